@@ -1,0 +1,147 @@
+package generate
+
+import "github.com/tokenrouter/tokenrouter/api/sampling"
+
+// Path is where an entry sub-service serves the call.
+const Path = "/v1/internal/generate"
+
+// Message is one turn of a chat.
+type Message struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+	// HasToolCalls says that an assistant turn carries tool calls (ToolCalls is their raw JSON array).
+	ToolCalls  []byte `json:"tool_calls,omitempty"`
+	ToolCallID string `json:"tool_call_id,omitempty"`
+	Name       string `json:"name,omitempty"`
+}
+
+// Token is one committed token as the gateway keeps it.
+type Token struct {
+	ID    int32 `json:"id"`
+	Model uint8 `json:"model"`
+}
+
+// Resume is what the gateway knows of a request that it moves to another entry.
+type Resume struct {
+	PromptIDs []int32 `json:"prompt_ids"`
+	Tokens    []Token `json:"tokens"`
+	// Owner is the model that has the turn; State the policy's state, as last reported.
+	Owner uint8  `json:"owner"`
+	State []byte `json:"state,omitempty"`
+}
+
+// Request asks an entry sub-service for one answer. Exactly one of Messages,
+// Prompt and PromptIDs is the prompt (Chat says that it is Messages).
+type Request struct {
+	ID         uint64 `json:"id"`
+	Epoch      uint32 `json:"epoch"`
+	Deployment string `json:"deployment"`
+
+	Chat     bool      `json:"chat,omitempty"`
+	Messages []Message `json:"messages,omitempty"`
+	// TemplateArgs are extra template variables (chat_template_kwargs), a JSON object.
+	TemplateArgs []byte  `json:"template_args,omitempty"`
+	Prompt       string  `json:"prompt,omitempty"`
+	PromptIDs    []int32 `json:"prompt_ids,omitempty"`
+
+	Sampling sampling.Params `json:"sampling"`
+	// DefaultMaxTokens says that the client gave no limit: the entry uses the rest of the context.
+	DefaultMaxTokens bool `json:"default_max_tokens,omitempty"`
+
+	Resume *Resume `json:"resume,omitempty"`
+}
+
+// EventKind says which field of an Event counts.
+type EventKind uint8
+
+const (
+	// EventAdmitted is the first event: the prompt's length and, for a later Resume, its ids.
+	EventAdmitted EventKind = 1 + iota
+	// EventTokens reports committed tokens.
+	EventTokens
+	// EventFinish is the last event of a request that ended well.
+	EventFinish
+	// EventError is the last event of a request that did not.
+	EventError
+)
+
+// TokenEvent is one committed token with what the client needs of it.
+type TokenEvent struct {
+	ID    int32
+	Model uint8
+	// Text is what the token adds to the answer; empty for special tokens and
+	// while a character is incomplete.
+	Text string
+	// Bytes is the token's own bytes, sent when log-probabilities are wanted.
+	Bytes   []byte
+	Logprob float32
+	Top     []TopLogprob
+}
+
+// TopLogprob is one alternative of a position.
+type TopLogprob struct {
+	ID      int32
+	Logprob float32
+	Text    string
+	Bytes   []byte
+}
+
+// Finish says why an answer ended.
+type Finish uint8
+
+const (
+	FinishStop Finish = 1 + iota
+	FinishLength
+)
+
+// Event is one message from the entry to the gateway.
+type Event struct {
+	Kind  EventKind
+	Epoch uint32
+
+	// Admitted.
+	PromptIDs []int32
+	Replica   string
+	Models    []string // served names by model index
+
+	// Tokens: Base is the index of Tokens[0] in the answer (0 = first answer token).
+	Base   int32
+	Tokens []TokenEvent
+	// Turn is set when the owner or the policy state changed with these tokens.
+	Turn  bool
+	Owner uint8
+	State []byte
+
+	// Finish. Tail is text held back until the end (an incomplete character).
+	Finish Finish
+	Tail   string
+
+	// Error.
+	Err *Error
+}
+
+// Error is a failure that the gateway maps to a status and a code. Its message
+// is safe to show to a client.
+type Error struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	Param   string `json:"param,omitempty"`
+	// Retryable says that the same request may succeed on another replica.
+	Retryable bool `json:"retryable,omitempty"`
+}
+
+// Error codes an entry can send.
+const (
+	CodeInvalid       = "invalid_request"         // 400
+	CodeContextLength = "context_length_exceeded" // 400
+	CodeTemplate      = "template_error"          // 400
+	CodeNotFound      = "model_not_found"         // 404
+	CodeQueueFull     = "queue_full"              // 429
+	CodeKVExhausted   = "kv_exhausted"            // 429, can never fit
+	CodeUnavailable   = "model_unavailable"       // 503
+	CodeStaleEpoch    = "stale_epoch"             // 409
+	CodeConflict      = "handoff_conflict"        // 500
+	CodeInternal      = "internal_error"          // 500
+)
+
+func (e *Error) Error() string { return e.Code + ": " + e.Message }

@@ -1,0 +1,160 @@
+package policies
+
+import "github.com/tokenrouter/tokenrouter/api/sampling"
+
+// ModelID is a model's index in its deployment. 0 is the entry model.
+type ModelID uint8
+
+const (
+	// Entry is the model that admits requests and owns them.
+	Entry ModelID = 0
+	// Client is where an admitted request comes from.
+	Client ModelID = 255
+)
+
+// MaxModels bounds the models of one deployment.
+const MaxModels = 16
+
+// MaxState bounds PolicyState and MaxBlob a hand-off's blob, in bytes.
+const (
+	MaxState = 64
+	MaxBlob  = 4096
+)
+
+// Feature is a set of per-row inputs that a policy needs from the forward pass.
+type Feature uint32
+
+const (
+	// FeatureEntropy is the entropy of softmax(raw logits) over the real vocabulary, nats.
+	FeatureEntropy Feature = 1 << iota
+	// FeatureTopK is the Spec.TopK largest raw logits, descending.
+	FeatureTopK
+	// FeatureHidden is the output head's input at the row's last position, float32.
+	FeatureHidden
+	// FeatureScore is the output of the router network that the model runs (Spec.Net).
+	FeatureScore
+)
+
+// Spec is a policy's static declaration for one model, read once, so that the
+// engine can compute what is wanted inside the step.
+type Spec struct {
+	Needs Feature
+	// TopK is the length wanted for FeatureTopK.
+	TopK int
+	// Net names the router network that scores rows on the device; empty for none.
+	Net string
+	// Stateful says that Req.State is used and must ride on every hand-off.
+	Stateful bool
+}
+
+// Kind says what sort of forward pass a row was.
+type Kind uint8
+
+const (
+	// Prefill is the first pass over a prompt (or the rest of it).
+	Prefill Kind = iota
+	// Extend fed several new tokens on kept keys and values.
+	Extend
+	// Decode fed one.
+	Decode
+)
+
+// State is what a policy remembers about a request: at most MaxState bytes,
+// copied with every hand-off and reported to the gateway with commits.
+type State struct {
+	Len   uint8
+	Bytes [MaxState]byte
+}
+
+// Get returns the used part. The slice aliases s.
+func (s *State) Get() []byte { return s.Bytes[:s.Len] }
+
+// Set copies b, which must not be longer than MaxState.
+func (s *State) Set(b []byte) { s.Len = uint8(copy(s.Bytes[:], b)) }
+
+// Req is a request as a policy sees it: read-only except State.
+type Req struct {
+	ID uint64
+	// Self is the model this instance serves. From handed the request here
+	// (Client on admission). Owner is the model the request entered by.
+	Self, From, Owner ModelID
+	PromptLen         int
+	// Out are the committed ids of the answer; Models[i] wrote Out[i].
+	Out      []int32
+	Models   []ModelID
+	Sampling *sampling.Params
+	State    State
+}
+
+// Batch is the requests of one forward pass, one for each row that was sampled.
+type Batch struct {
+	Reqs []*Req
+}
+
+// Result has the forward pass's outputs, aligned with Batch.Reqs and valid only
+// during Route. A slice that Spec did not ask for is nil.
+type Result struct {
+	// Token is the id just sampled, not yet committed.
+	Token []int32
+	// Entropy in nats; LogV is ln of the real vocabulary size.
+	Entropy []float32
+	LogV    float32
+	Score   []float32
+	TopK    [][]float32
+	Hidden  [][]float32
+	Kind    []Kind
+}
+
+// Decision is Route's answer for one row. To equal to Self means stay. Keep
+// commits the sampled token; a dropped token leaves no trace, so To must then
+// differ from Self. Inject are ids to commit after the kept token.
+type Decision struct {
+	To     ModelID
+	Keep   bool
+	Inject []int32
+}
+
+// Done says how a request ended.
+type Done uint8
+
+const (
+	NotDone Done = iota
+	DoneStop
+	DoneLength
+	DoneAbort
+	DoneError
+)
+
+// Handoff is the part of a hand-off that policies may look at or add to.
+type Handoff struct {
+	From, To ModelID
+	// Base is the position of Tokens[0], counted from the start of the prompt.
+	Base   int
+	Tokens []int32
+	State  State
+	Blob   []byte
+}
+
+// Verdict is Receive's answer.
+type Verdict uint8
+
+const (
+	// Run queues the request for a forward pass here.
+	Run Verdict = iota
+	// Bounce passes it on to the returned model without a forward pass.
+	Bounce
+	// Finish ends the request.
+	Finish
+)
+
+// Policy routes the requests of one model of one deployment.
+type Policy interface {
+	Spec() Spec
+	// Route fills out[i] for every row of b. It must not block.
+	Route(b *Batch, r *Result, out []Decision)
+	// Send may set h.State and h.Blob; the runtime has filled the rest.
+	Send(q *Req, d Decision, h *Handoff)
+	// Receive sees a request with h.Tokens already appended. On admission
+	// h.From is Client.
+	Receive(q *Req, h *Handoff) (Verdict, ModelID)
+}

@@ -1,0 +1,115 @@
+package step
+
+// Slot names an open sequence on an executor. Slots are small non-negative
+// integers, reused after Close.
+type Slot int32
+
+// Feature is a set of extra outputs wanted for the sampled positions of a row.
+// All features are taken from the raw logits (before temperature, penalties and
+// truncation) over the real vocabulary, never over padded rows.
+type Feature uint32
+
+const (
+	// FEntropy asks for the entropy of the softmax at temperature 1, in nats.
+	FEntropy Feature = 1 << iota
+	// FTopK asks for the Row.TopK largest raw logits, descending, lowest id first on ties.
+	FTopK
+	// FHidden asks for the vector handed to the output head (after the final norm).
+	FHidden
+	// FLogits asks for all raw logits of the real vocabulary. For tests and references.
+	FLogits
+	// FScore asks for the output of the router network attached to the model.
+	FScore
+)
+
+// Row is one sequence's part of a step.
+type Row struct {
+	Slot Slot
+	// Start is the position of Tokens[0]. Invariant: it equals the number of
+	// positions of the slot whose keys and values are valid.
+	Start int32
+	// Tokens are the ids to feed, at least one. The pages that hold positions
+	// [0, Start+len(Tokens)) must have been patched in by this step or earlier.
+	Tokens []int32
+	// Sample marks the positions to sample from: bit i is the i-th position
+	// counted from the row's end (bit 0 is the last token). Zero means none, as
+	// in a prefill chunk that is not the last.
+	Sample uint64
+	// Want lists the features of the sampled positions; TopK is the length for FTopK.
+	Want Feature
+	TopK int32
+	// Logprobs is the number of alternatives to report with each sampled token;
+	// -1 means that no log-probability is wanted.
+	Logprobs int32
+}
+
+// PagePatch sets entry Index of a slot's page table to Page.
+type PagePatch struct {
+	Slot  Slot
+	Index int32
+	Page  int32
+}
+
+// Batch is the immutable input of one step. An executor may keep it until the
+// matching Wait has returned.
+type Batch struct {
+	// Step is a counter that grows by one each step of one model.
+	Step uint64
+	Rows []Row
+	// Patches take effect before any row runs.
+	Patches []PagePatch
+}
+
+// Tokens returns the number of tokens fed by the batch (T).
+func (b *Batch) Tokens() int {
+	n := 0
+	for i := range b.Rows {
+		n += len(b.Rows[i].Tokens)
+	}
+	return n
+}
+
+// Flags marks what went wrong with one sampled position.
+type Flags uint8
+
+const (
+	// FlagNaN says that the logits held NaN or +Inf; Token is not usable.
+	FlagNaN Flags = 1 << iota
+)
+
+// TopEntry is one alternative: its id, raw logit and log-probability at temperature 1.
+type TopEntry struct {
+	ID      int32
+	Logit   float32
+	Logprob float32
+}
+
+// Out is what one sampled position gave.
+type Out struct {
+	// Row is the index into Batch.Rows.
+	Row int32
+	// Position is the position that the sampled token would take if committed,
+	// that is, the fed position plus one.
+	Position int32
+	Token    int32
+	Flags    Flags
+	// Logprob is ln p(Token) at temperature 1. Valid if the row asked for log-probabilities.
+	Logprob float32
+	// Entropy in nats (FEntropy); LogV is ln of the real vocabulary size.
+	Entropy, LogV float32
+	// Margin is the largest raw logit minus the second largest.
+	Margin float32
+	// Score is the router network's output (FScore).
+	Score float32
+	// Top has the row's Logprobs or TopK largest entries, whichever is longer.
+	Top []TopEntry
+	// Hidden is [C] float32 (FHidden); Logits is [V] float32 (FLogits).
+	Hidden, Logits []float32
+}
+
+// Result is the output of one step: the sampled positions in row order, and
+// within a row by ascending position. Buffers are reused by the next Wait with
+// the same Result.
+type Result struct {
+	Out []Out
+}
