@@ -1,0 +1,156 @@
+package policies
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/tokenrouter/tokenrouter/api/sampling"
+)
+
+// golden holds decisions of every policy on both sides of its threshold.
+// Each line is: policy threshold model | entropy/lnV ... = decisions.
+const golden = "testdata/decisions.txt"
+
+func TestDecisionGoldens(t *testing.T) {
+	text, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, line := range strings.Split(string(text), "\n") {
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		given, want, ok := strings.Cut(line, "=")
+		if !ok {
+			t.Fatalf("line %d has no =", n+1)
+		}
+		if got := decide(t, given); got != strings.TrimSpace(want) {
+			t.Errorf("line %d: %s\n got %s\nwant %s", n+1, given, got, strings.TrimSpace(want))
+		}
+	}
+}
+
+// decide runs one golden line: `name τ self h h h …`, where h is the
+// normalised entropy of consecutive answer positions.
+func decide(t *testing.T, given string) string {
+	t.Helper()
+	fields := strings.Fields(given)
+	var tau float64
+	var self ModelID
+	fmt.Sscan(fields[1], &tau)
+	fmt.Sscan(fields[2], &self)
+	settings := Settings{Threshold: &tau}
+	if fields[0] == "trace" {
+		settings.Trace = "1 1 drop, 3 1 keep, 3@1 1 keep, 4@1 0 keep"
+	}
+	models := 2
+	if fields[0] == "single" {
+		models = 1
+	}
+	set, err := New(fields[0], models, settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := set.For(self)
+	const logV = 2
+	b, r := &Batch{}, &Result{LogV: logV}
+	for i, f := range fields[3:] {
+		h := float32(math.NaN())
+		if f != "nan" {
+			var v float64
+			fmt.Sscan(f, &v)
+			h = float32(v * logV)
+		}
+		b.Reqs = append(b.Reqs, &Req{Self: self, PromptLen: 7, Out: make([]int32, i), Sampling: &sampling.Params{Seed: 1}})
+		r.Token = append(r.Token, int32(i))
+		r.Entropy = append(r.Entropy, h)
+	}
+	out := make([]Decision, len(b.Reqs))
+	p.Route(b, r, out)
+	var s []string
+	for _, d := range out {
+		s = append(s, fmt.Sprintf("%d%s", d.To, map[bool]string{true: "k", false: "d"}[d.Keep]))
+	}
+	return strings.Join(s, " ")
+}
+
+// A dropped token must leave the model, or the request would never move on.
+func TestDroppedTokensLeave(t *testing.T) {
+	for _, name := range Names() {
+		if name == "single" {
+			continue
+		}
+		zero := 0.0
+		set, err := New(name, 2, Settings{Threshold: &zero, Trace: "0 1 drop"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for self := range ModelID(2) {
+			b := &Batch{Reqs: []*Req{{Self: self, Sampling: &sampling.Params{}}}}
+			out := make([]Decision, 1)
+			set.For(self).Route(b, &Result{Token: []int32{3}, Entropy: []float32{1}, LogV: 2}, out)
+			if !out[0].Keep && out[0].To == self {
+				t.Errorf("%s on model %d drops a token and stays", name, self)
+			}
+		}
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	high, nan := 1.5, math.NaN()
+	for _, c := range []struct {
+		name, policy string
+		models       int
+		settings     Settings
+		want         string
+	}{
+		{"unknown", "r-stich", 2, Settings{}, "known: r-stitch"},
+		{"one model", "random", 1, Settings{}, "want 2"},
+		{"threshold above 1", "r-stitch", 2, Settings{Threshold: &high}, "between 0 and 1"},
+		{"threshold NaN", "random", 2, Settings{Threshold: &nan}, "between 0 and 1"},
+		{"trace fields", "trace", 2, Settings{Trace: "1 drop"}, "POSITION[@MODEL]"},
+		{"trace position", "trace", 2, Settings{Trace: "-1 1 drop"}, "position"},
+		{"trace model", "trace", 2, Settings{Trace: "1 2 keep"}, "below 2"},
+		{"trace word", "trace", 2, Settings{Trace: "1 1 hold"}, "keep nor drop"},
+		{"trace stays", "trace", 2, Settings{Trace: "1 0 drop"}, "another model"},
+		{"trace twice", "trace", 2, Settings{Trace: "1 1 drop,1 1 keep"}, "twice"},
+		{"trace circle", "trace", 2, Settings{Trace: "1 1 drop,1@1 0 drop"}, "circle"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := New(c.policy, c.models, c.settings)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error is %v, want one with %q", err, c.want)
+			}
+		})
+	}
+}
+
+// TokenRouter paper, section 3.5: the share of entry steps that random hands
+// over is its probability.
+func TestPaperSection3_5RandomShare(t *testing.T) {
+	p := 0.1
+	set, err := New("random", 2, Settings{Threshold: &p})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 20000
+	b, r := &Batch{}, &Result{Token: make([]int32, n)}
+	for i := range n {
+		b.Reqs = append(b.Reqs, &Req{PromptLen: i, Sampling: &sampling.Params{Seed: 42}})
+	}
+	out := make([]Decision, n)
+	set.For(Entry).Route(b, r, out)
+	routed := 0
+	for _, d := range out {
+		if !d.Keep {
+			routed++
+		}
+	}
+	// Five standard deviations of a binomial share.
+	if share, bound := float64(routed)/n, 5*math.Sqrt(p*(1-p)/n); math.Abs(share-p) > bound {
+		t.Errorf("share is %.4f, want %.2f ± %.4f", share, p, bound)
+	}
+}
