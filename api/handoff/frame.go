@@ -71,6 +71,7 @@ type Logprob struct {
 type First struct {
 	Deployment string
 	// PromptLen is the number of prompt ids; Tokens[PromptLen:] is the answer so far.
+	// Invariant: a frame with First has Base 0 and PromptLen <= len(Tokens).
 	PromptLen int32
 	Sampling  sampling.Params
 }
@@ -79,7 +80,8 @@ type First struct {
 // Kind; all others are zero.
 type Frame struct {
 	Kind Kind
-	// Seq numbers the frames of one direction of a link, from 1. Assigned by the link.
+	// Seq numbers the turn frames (all but Hello and Ack) of one direction of a
+	// link, from 1. Assigned by the link.
 	Seq uint64
 
 	// Request, Epoch and Hop say which turn a frame belongs to. Epoch is request
@@ -110,7 +112,8 @@ type Frame struct {
 	ProtocolVersion uint16
 	Replica         string // sender's replica name
 	Model           string // sender's served model name
-	Session         uint64 // sender's random run number; a new one voids resume
+	Session         uint64 // sender's random number for this link, never 0; a new one voids resume
+	PeerSession     uint64 // the receiver's Session that the sender knows; 0 on a new link
 	// Ack (also in Hello, to resume): all frames up to and including this
 	// sequence number were applied. Credits is how many more frames may be in flight.
 	Ack     uint64

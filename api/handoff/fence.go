@@ -1,0 +1,145 @@
+package handoff
+
+import "fmt"
+
+// Verdict is what a Fence says of a frame.
+type Verdict uint8
+
+const (
+	// Refuse: do not apply; the error says why.
+	Refuse Verdict = iota
+	// Apply: the frame is new. Apply it, but for the first Overlap tokens.
+	Apply
+	// Duplicate: the frame was applied before. Acknowledge it, change nothing.
+	Duplicate
+)
+
+// Fence decides for one request, on one side, which turn frames are applied. It
+// is pure: no clock, no lock, no I/O. The zero value has applied nothing.
+//
+// Turns are ordered by (epoch, hop). Within the newest turn the first frame of
+// each kind is applied, and every later one must be equal (Seq aside). Progress
+// is compared by position instead, since a turn has many: the part already known must be
+// equal, the rest is new. A Release ends its epoch.
+//
+//	frame's (epoch, hop)          verdict
+//	newer epoch                   Apply
+//	newer hop, not released       Apply; tokens that overlap progress must be equal, else ErrConflict
+//	same, kind not seen yet       Apply
+//	same, equal                   Duplicate
+//	same, different               ErrConflict
+//	same, progress with a gap     ErrGap
+//	older, or epoch released      ErrStale (an equal Release is a Duplicate)
+type Fence struct {
+	epoch, hop uint32
+	started    bool
+	released   bool
+	// seen and digest say which kinds were applied in the newest turn, and what they held.
+	seen   [KindAck + 1]bool
+	digest [KindAck + 1]uint64
+	// base and ledger are the tokens reported by progress in this epoch, from
+	// position base on. The next turn is compared with them.
+	base    int32
+	ledger  []Token
+	overlap int
+}
+
+// Epoch and Hop are the newest turn applied.
+func (x *Fence) Epoch() uint32 { return x.epoch }
+
+// Hop is the newest turn's hop.
+func (x *Fence) Hop() uint32 { return x.hop }
+
+// Released reports whether a Release of the newest epoch was applied.
+func (x *Fence) Released() bool { return x.released }
+
+// Overlap is the number of leading tokens of the last frame that got Apply
+// which earlier progress of the epoch has reported already. They were compared
+// and are equal.
+func (x *Fence) Overlap() int { return x.overlap }
+
+// Check says whether f, a valid turn frame of the fence's request, is applied,
+// and if so remembers it as applied. With Refuse the error is ErrStale,
+// ErrConflict, ErrGap or ErrKind, and the fence is unchanged.
+func (x *Fence) Check(f *Frame) (Verdict, error) {
+	if f.Kind < KindHandoff || f.Kind > KindRelease {
+		return Refuse, fmt.Errorf("%w: a fence takes turn frames, not %s", ErrKind, f.Kind)
+	}
+	if !x.started || f.Epoch > x.epoch {
+		*x = Fence{epoch: f.Epoch, hop: f.Hop, started: true, ledger: x.ledger[:0]}
+		x.apply(f, 0)
+		return Apply, nil
+	}
+	same := f.Epoch == x.epoch && f.Hop == x.hop
+	if same && x.seen[f.Kind] && f.Kind != KindProgress {
+		if x.digest[f.Kind] != digest(f) {
+			return Refuse, x.refuse(ErrConflict, f)
+		}
+		return Duplicate, nil
+	}
+	if f.Epoch < x.epoch || f.Hop < x.hop || x.released {
+		return Refuse, x.refuse(ErrStale, f)
+	}
+	n, err := x.compare(f)
+	if err != nil {
+		return Refuse, err
+	}
+	if same && f.Kind == KindProgress && x.seen[KindProgress] && n == len(f.Tokens) {
+		return Duplicate, nil
+	}
+	if !same {
+		x.hop = f.Hop
+		x.seen = [KindAck + 1]bool{}
+	}
+	x.apply(f, n)
+	return Apply, nil
+}
+
+// compare returns how many leading tokens of f the ledger holds already.
+func (x *Fence) compare(f *Frame) (int, error) {
+	if len(x.ledger) == 0 || (f.Kind != KindHandoff && f.Kind != KindProgress) {
+		return 0, nil
+	}
+	end := int(x.base) + len(x.ledger)
+	if f.Kind == KindProgress && x.seen[KindProgress] && f.Hop == x.hop && int(f.Base) > end {
+		return 0, x.refuse(ErrGap, f)
+	}
+	// Positions that both hold are [from, to).
+	from, to := max(x.base, f.Base), min(end, int(f.Base)+len(f.Tokens))
+	for p := int(from); p < to; p++ {
+		if x.ledger[p-int(x.base)] != f.Tokens[p-int(f.Base)] {
+			return 0, x.refuse(ErrConflict, f)
+		}
+	}
+	if f.Base < x.base || to <= int(f.Base) {
+		return 0, nil
+	}
+	return to - int(f.Base), nil
+}
+
+// apply records f, whose first n tokens are known, as applied.
+func (x *Fence) apply(f *Frame, n int) {
+	x.overlap = n
+	x.seen[f.Kind] = true
+	switch f.Kind {
+	case KindRelease:
+		x.released = true
+		x.ledger = nil
+	case KindProgress:
+		if end := int(x.base) + len(x.ledger); len(x.ledger) == 0 || int(f.Base)+n != end {
+			// It does not continue the ledger (a turn after a hand-off whose tokens
+			// were not progress): start a new one.
+			if n < len(f.Tokens) {
+				x.base, x.ledger = f.Base, append(x.ledger[:0], f.Tokens...)
+			}
+			return
+		}
+		x.ledger = append(x.ledger, f.Tokens[n:]...)
+		return
+	}
+	x.digest[f.Kind] = digest(f)
+}
+
+func (x *Fence) refuse(err error, f *Frame) error {
+	return fmt.Errorf("%w: %s of epoch %d hop %d at epoch %d hop %d", err, f.Kind, f.Epoch, f.Hop, x.epoch, x.hop)
+}
