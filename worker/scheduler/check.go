@@ -1,0 +1,98 @@
+package scheduler
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrBroken says that a check found a broken invariant: a bug, never bad input.
+var ErrBroken = errors.New("scheduler: invariant broken")
+
+// Check verifies the invariants of the scheduler and its pool. Its cost is
+// linear in pages and sequences: for tests and diagnosis.
+func (s *Scheduler) Check() error {
+	if err := s.pool.Check(); err != nil {
+		return err
+	}
+	var want Counts
+	held, promised := 0, 0
+	owner := make(map[int32]ID)
+	for id, q := range s.seqs {
+		if err := s.checkSequence(id, q); err != nil {
+			return err
+		}
+		switch q.state {
+		case Queued:
+			want.Queued++
+		case Running:
+			want.Running++
+		case Parked:
+			want.Parked++
+		}
+		if q.ready {
+			want.Ready++
+		}
+		if q.flight != 0 {
+			want.InFlight++
+		}
+		if q.table == nil {
+			continue
+		}
+		held += len(q.table.Pages())
+		promised += q.table.Promised()
+		for _, page := range q.table.Pages() {
+			if other, twice := owner[page]; twice {
+				return fmt.Errorf("%w: page %d belongs to %d and %d", ErrBroken, page, other, id)
+			}
+			owner[page] = id
+		}
+	}
+	if got := s.Counts(); got != want {
+		return fmt.Errorf("%w: counts %+v, want %+v", ErrBroken, got, want)
+	}
+	if s.admitted() > s.cfg.MaxSlots {
+		return fmt.Errorf("%w: %d admitted, %d slots", ErrBroken, s.admitted(), s.cfg.MaxSlots)
+	}
+	for i, q := range s.ready {
+		if !q.ready || s.seqs[q.id] != q || i > 0 && s.ready[i-1].order >= q.order {
+			return fmt.Errorf("%w: ready list at %d", ErrBroken, i)
+		}
+	}
+	c := s.pool.Counts()
+	if c.Held != held || c.Reserved != promised {
+		return fmt.Errorf("%w: pool holds %d and promises %d, tables %d and %d", ErrBroken, c.Held, c.Reserved, held, promised)
+	}
+	if len(s.seqs) == 0 && c.Free+c.Quarantined != c.Total {
+		return fmt.Errorf("%w: idle with %d of %d pages free", ErrBroken, c.Free, c.Total)
+	}
+	return nil
+}
+
+func (s *Scheduler) checkSequence(id ID, q *sequence) error {
+	if q.id != id || q.cached < 0 || q.cached > len(q.ids) || len(q.ids) > q.maxLen {
+		return fmt.Errorf("%w: sequence %d has id %d, %d cached, %d known, limit %d",
+			ErrBroken, id, q.id, q.cached, len(q.ids), q.maxLen)
+	}
+	if (q.state == Queued) != (q.table == nil) || q.state == Gone || q.bound && s.slots[q.slot] != q {
+		return fmt.Errorf("%w: sequence %d is %s", ErrBroken, id, q.state)
+	}
+	if ready := q.state == Running && q.bound && q.flight == 0 && q.uncached() > 0; ready != q.ready {
+		return fmt.Errorf("%w: sequence %d ready %t, want %t", ErrBroken, id, q.ready, ready)
+	}
+	if q.flight != 0 && q.state != Running {
+		return fmt.Errorf("%w: sequence %d in flight and %s", ErrBroken, id, q.state)
+	}
+	if q.table != nil {
+		covered := q.cached
+		if q.flight != 0 {
+			covered += q.fed
+		}
+		if got, want := len(q.table.Pages()), s.pool.PagesFor(covered); got != want {
+			return fmt.Errorf("%w: sequence %d has %d pages for %d positions", ErrBroken, id, got, covered)
+		}
+		if got, want := len(q.table.Pages())+q.table.Promised(), s.pool.PagesFor(q.maxLen); got != want {
+			return fmt.Errorf("%w: sequence %d holds and is promised %d pages, want %d", ErrBroken, id, got, want)
+		}
+	}
+	return nil
+}
