@@ -1,0 +1,280 @@
+package tokenizer
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"unicode/utf8"
+)
+
+// FileName is what Load reads.
+const FileName = "tokenizer.json"
+
+// Limits of a tokenizer.json. The largest in use today are near 20 MB.
+const (
+	maxFileBytes  = 128 << 20
+	maxID         = 1<<22 - 1
+	maxTokenBytes = 4 << 10
+	maxAdded      = 1 << 16
+)
+
+var (
+	// ErrUnsupported says that tokenizer.json asks for something this package
+	// does not do; the text names the field.
+	ErrUnsupported = errors.New("tokenizer.json is not supported")
+	// ErrCorrupt says that tokenizer.json contradicts itself.
+	ErrCorrupt = errors.New("tokenizer.json is not consistent")
+)
+
+func unsupported(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrUnsupported, fmt.Sprintf(format, args...))
+}
+
+func corrupt(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrCorrupt, fmt.Sprintf(format, args...))
+}
+
+// Load reads tokenizer.json of a model's directory.
+func Load(fsys fs.FS) (*Tokenizer, error) {
+	text, err := readBounded(fsys, FileName, maxFileBytes)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", FileName, err)
+	}
+	return Parse(text)
+}
+
+// Parse makes a tokenizer from the text of a tokenizer.json.
+func Parse(text []byte) (*Tokenizer, error) {
+	var file tokenizerFile
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&file); err != nil {
+		return nil, fmt.Errorf("parse %s: %w", FileName, err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, corrupt("text after the end of the object")
+	}
+	return build(&file)
+}
+
+func readBounded(fsys fs.FS, name string, limit int64) ([]byte, error) {
+	f, err := fsys.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(text)) > limit {
+		return nil, fmt.Errorf("larger than %d bytes", limit)
+	}
+	return text, nil
+}
+
+// build checks everything and fills the tables.
+func build(file *tokenizerFile) (*Tokenizer, error) {
+	pattern, nfc, err := file.check()
+	if err != nil {
+		return nil, err
+	}
+	t := &Tokenizer{split: splitterFor(pattern), nfc: nfc, ignoreMerges: file.Model.IgnoreMerges}
+	if t.split == nil {
+		return nil, unsupported("pre_tokenizer: split pattern %q", pattern)
+	}
+	if err := t.setVocabulary(file.Model.Vocab, file.AddedTokens); err != nil {
+		return nil, err
+	}
+	if err := t.setMerges(file.Model.Vocab, file.Model.Merges); err != nil {
+		return nil, err
+	}
+	for k := range t.matchers {
+		var some []AddedToken
+		for _, a := range t.added {
+			if a.Special && k&1 != 0 || !a.Special && k&2 != 0 {
+				some = append(some, a)
+			}
+		}
+		t.matchers[k] = newMatcher(some)
+	}
+	t.fingerprint = t.digest(pattern, file.Model.Merges)
+	return t, nil
+}
+
+// setVocabulary fills tokens, words, bytes, added and special.
+func (t *Tokenizer) setVocabulary(vocab map[string]int32, added []addedEntry) error {
+	last := int32(-1)
+	for text, id := range vocab {
+		if id < 0 || id > maxID {
+			return corrupt("id %d of %q is out of range", id, text)
+		}
+		if text == "" || len(text) > maxTokenBytes {
+			return corrupt("token of id %d has %d bytes", id, len(text))
+		}
+		last = max(last, id)
+	}
+	if len(added) > maxAdded {
+		return unsupported("%d added_tokens", len(added))
+	}
+	for _, a := range added {
+		if err := a.check(); err != nil {
+			return err
+		}
+		last = max(last, a.ID)
+	}
+	t.tokens = make([]string, last+1)
+	t.special = make([]bool, last+1)
+	t.whole = make([]atomic.Uint32, last+1)
+	t.words = make(map[string]int32, len(vocab))
+	byteOf := byteAlphabet()
+	for text, id := range vocab {
+		if t.tokens[id] != "" {
+			return corrupt("id %d stands for two tokens, one is %q", id, text)
+		}
+		raw, ok := rawBytes(byteOf, text)
+		t.tokens[id] = raw
+		if ok {
+			t.words[raw] = id
+		}
+	}
+	for b := range t.bytes {
+		id, ok := t.words[string([]byte{byte(b)})]
+		if !ok {
+			return unsupported("model.vocab: no token for byte %#02x", b)
+		}
+		t.bytes[b] = id
+	}
+	return t.setAdded(vocab, added)
+}
+
+func (t *Tokenizer) setAdded(vocab map[string]int32, added []addedEntry) error {
+	t.addedID = make(map[string]int32, len(added))
+	for _, a := range added {
+		if id, ok := vocab[a.Content]; ok && id != a.ID {
+			return corrupt("added_tokens: %q has id %d, in model.vocab %d", a.Content, a.ID, id)
+		} else if !ok && t.tokens[a.ID] != "" {
+			return corrupt("added_tokens: id %d of %q is taken", a.ID, a.Content)
+		}
+		if _, ok := t.addedID[a.Content]; ok {
+			return corrupt("added_tokens: %q stands there twice", a.Content)
+		}
+		t.tokens[a.ID] = a.Content
+		t.special[a.ID] = a.Special
+		t.addedID[a.Content] = a.ID
+		t.added = append(t.added, AddedToken{ID: a.ID, Text: a.Content, Special: a.Special})
+	}
+	slices.SortFunc(t.added, func(a, b AddedToken) int { return int(a.ID) - int(b.ID) })
+	return nil
+}
+
+func (t *Tokenizer) setMerges(vocab map[string]int32, rules []mergeRule) error {
+	t.merges = newMergeTable(len(rules))
+	for rank, r := range rules {
+		left, okLeft := vocab[r.left]
+		right, okRight := vocab[r.right]
+		id, ok := vocab[r.left+r.right]
+		if !okLeft || !okRight || !ok {
+			return corrupt("model.merges: %q + %q needs a token that model.vocab lacks", r.left, r.right)
+		}
+		t.merges.set(left, right, merge{rank: uint32(rank), id: id})
+	}
+	return nil
+}
+
+// byteAlphabet maps the runes that stand for bytes in a byte-level vocabulary
+// to these bytes: printable Latin-1 stands for itself, the other 68 bytes are
+// U+0100 and up in order.
+func byteAlphabet() map[rune]byte {
+	m := make(map[rune]byte, 256)
+	next := rune(0x100)
+	for b := range 256 {
+		r := rune(b)
+		if r < '!' || r > '~' && r < '¡' || r == 0xAD {
+			r = next
+			next++
+		}
+		m[r] = byte(b)
+	}
+	return m
+}
+
+// rawBytes undoes the byte alphabet. A token with other runes in it stands for
+// its own UTF-8, and false is returned.
+func rawBytes(byteOf map[rune]byte, token string) (string, bool) {
+	raw := make([]byte, 0, len(token))
+	for _, r := range token {
+		b, ok := byteOf[r]
+		if !ok {
+			return token, false
+		}
+		raw = append(raw, b)
+	}
+	return string(raw), true
+}
+
+func (t *Tokenizer) digest(pattern string, rules []mergeRule) string {
+	h := sha256.New()
+	hashText(h, "tokenrouter tokenizer 1")
+	hashText(h, pattern)
+	hashText(h, fmt.Sprintf("nfc=%t ignore_merges=%t", t.nfc, t.ignoreMerges))
+	for id, s := range t.tokens {
+		if s != "" {
+			hashText(h, fmt.Sprint(id))
+			hashText(h, s)
+		}
+	}
+	hashText(h, "merges")
+	for _, r := range rules {
+		hashText(h, r.left)
+		hashText(h, r.right)
+	}
+	hashText(h, "added")
+	for _, a := range t.added {
+		hashText(h, fmt.Sprintf("%d %t", a.ID, a.Special))
+		hashText(h, a.Text)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// hashText hashes s with its length, so that no two lists of texts look alike.
+func hashText(h hash.Hash, s string) {
+	var n [8]byte
+	binary.LittleEndian.PutUint64(n[:], uint64(len(s)))
+	h.Write(n[:])
+	io.WriteString(h, s)
+}
+
+// check refuses what would change the ids and is not done here.
+func (a addedEntry) check() error {
+	flag := ""
+	switch {
+	case a.Content == "" || len(a.Content) > maxTokenBytes || !utf8.ValidString(a.Content):
+		return corrupt("added_tokens: id %d has a bad text of %d bytes", a.ID, len(a.Content))
+	case a.ID < 0 || a.ID > maxID:
+		return corrupt("added_tokens: id %d of %q is out of range", a.ID, a.Content)
+	case a.SingleWord:
+		flag = "single_word"
+	case a.LStrip:
+		flag = "lstrip"
+	case a.RStrip:
+		flag = "rstrip"
+	case a.Normalized && strings.IndexFunc(a.Content, func(r rune) bool { return r >= utf8.RuneSelf }) >= 0:
+		// ASCII is its own normal form, so for it the flag changes nothing.
+		flag = "normalized"
+	}
+	if flag != "" {
+		return unsupported("added_tokens: %s of %q", flag, a.Content)
+	}
+	return nil
+}
