@@ -1,0 +1,212 @@
+package subservice
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/tokenrouter/tokenrouter/api/generate"
+	"github.com/tokenrouter/tokenrouter/api/handoff"
+	"github.com/tokenrouter/tokenrouter/policies"
+	"github.com/tokenrouter/tokenrouter/worker/executor"
+	"github.com/tokenrouter/tokenrouter/worker/scheduler"
+)
+
+// ServeHTTP is the client loop: one call per request, POST on generate.Path.
+// It answers with a JSON error until the request is admitted, and with a stream
+// of events afterwards. When the gateway goes away the request is aborted
+// wherever it is.
+func (s *Subservice) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		http.Error(w, "POST only", http.StatusMethodNotAllowed)
+		return
+	}
+	req, err := generate.DecodeRequest(r.Body)
+	if err != nil {
+		writeError(w, &generate.Error{Code: generate.CodeInvalid, Message: err.Error()})
+		return
+	}
+	sub, refusal := s.prepare(req)
+	if refusal == nil {
+		refusal = s.submit(r.Context(), sub)
+	}
+	if refusal != nil {
+		writeError(w, refusal)
+		return
+	}
+	s.copyEvents(r.Context(), w, sub)
+}
+
+// submit posts the request and waits for its admission.
+func (s *Subservice) submit(ctx context.Context, sub *submission) *generate.Error {
+	if !s.in.post(sub) {
+		return &generate.Error{Code: generate.CodeUnavailable, Message: "the replica is stopping", Retryable: true}
+	}
+	select {
+	case refusal := <-sub.reply:
+		return refusal
+	case <-ctx.Done():
+		s.in.post(&cancellation{sub.q.id, sub.q.epoch})
+		return &generate.Error{Code: generate.CodeUnavailable, Message: "the caller went away"}
+	}
+}
+
+// copyEvents writes the request's events until the last one, or until the
+// gateway goes away.
+func (s *Subservice) copyEvents(ctx context.Context, w http.ResponseWriter, sub *submission) {
+	w.Header().Set("Content-Type", generate.ContentType)
+	w.WriteHeader(http.StatusOK)
+	out := generate.NewWriter(w)
+	flush := http.NewResponseController(w)
+	for {
+		events := sub.q.entry.stream.take()
+		last := false
+		for i := range events {
+			if err := out.Write(&events[i]); err != nil {
+				s.in.post(&cancellation{sub.q.id, sub.q.epoch})
+				return
+			}
+			last = events[i].Kind == generate.EventFinish || events[i].Kind == generate.EventError
+		}
+		if len(events) > 0 {
+			if err := flush.Flush(); err != nil {
+				s.in.post(&cancellation{sub.q.id, sub.q.epoch})
+				return
+			}
+		}
+		if last {
+			return
+		}
+		select {
+		case <-sub.q.entry.stream.wake:
+		case <-ctx.Done():
+			s.in.post(&cancellation{sub.q.id, sub.q.epoch})
+			return
+		}
+	}
+}
+
+func writeError(w http.ResponseWriter, e *generate.Error) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(e.HTTPStatus())
+	// The connection is gone if this fails; there is nobody to tell.
+	_ = json.NewEncoder(w).Encode(e)
+}
+
+// submission is a prepared request on its way to the decode loop.
+type submission struct {
+	q *sequence
+	// owner is the model that has the turn, other than the entry for some resumed requests.
+	owner policies.ModelID
+	// reply has room for one value: nil once the request is admitted, else why not.
+	reply chan *generate.Error
+}
+
+func (m *submission) apply(s *Subservice) { m.reply <- s.accept(m) }
+
+// accept admits a request to the scheduler's queue, or says why not.
+func (s *Subservice) accept(m *submission) *generate.Error {
+	q := m.q
+	if old := s.seqs[q.id]; old != nil {
+		if old.epoch >= q.epoch {
+			return &generate.Error{Code: generate.CodeStaleEpoch, Message: "the request is served in this epoch or a later one"}
+		}
+		s.supersede(old)
+	} else if s.ended.has(q.id, q.epoch) {
+		return &generate.Error{Code: generate.CodeStaleEpoch, Message: "the request has ended"}
+	}
+	verdict, to := s.receive(q, nil)
+	if m.owner != q.q.Self {
+		verdict, to = policies.Bounce, m.owner
+	}
+	want, topK := q.dep.wants()
+	spec := scheduler.Spec{Tokens: q.ids, MaxLen: s.reserve(q), Want: want, TopK: topK, Logprobs: q.params.Logprobs}
+	done := q.finished()
+	var err error
+	switch {
+	case done != handoff.NotDone:
+		// The last token that was committed before the move ended the answer.
+		s.seqs[q.id] = q
+		s.admitted(q)
+		q.entry.stream.push(generate.Event{
+			Kind: generate.EventFinish, Epoch: q.epoch, Finish: finishOf(done), Tail: q.entry.decoder.Flush(),
+		})
+		delete(s.seqs, q.id)
+		return nil
+	case verdict == policies.Bounce:
+		err = s.submitParked(q, spec)
+	default:
+		err = s.sched.Submit(s.now(), q.sid(), spec)
+	}
+	if err != nil {
+		return admissionError(err)
+	}
+	s.seqs[q.id] = q
+	s.admitted(q)
+	if verdict == policies.Bounce {
+		s.handOver(q, policies.Decision{To: to, Keep: true})
+	}
+	return nil
+}
+
+// submitParked admits a sequence whose turn is elsewhere: it keeps its pages
+// promised, and a slot, for when the turn comes back.
+func (s *Subservice) submitParked(q *sequence, spec scheduler.Spec) error {
+	if err := s.sched.SubmitParked(s.now(), q.sid(), spec); err != nil {
+		return err
+	}
+	slot, err := s.exec.Open(executor.SeqConfig{Sampling: q.params, Model: uint8(q.q.Self)})
+	if err == nil {
+		err = s.sched.Bind(q.sid(), slot)
+	}
+	if err != nil {
+		_, _, finishErr := s.sched.Finish(q.sid())
+		return errors.Join(err, finishErr)
+	}
+	return nil
+}
+
+// admitted is the first event of a request.
+func (s *Subservice) admitted(q *sequence) {
+	q.entry.stream.push(generate.Event{
+		Kind: generate.EventAdmitted, Epoch: q.epoch, PromptIDs: slices.Clone(q.ids[:q.q.PromptLen]),
+		Replica: s.cfg.Replica, Models: q.dep.Models,
+	})
+}
+
+// supersede ends the older epoch of a request that was submitted again.
+func (s *Subservice) supersede(old *sequence) {
+	s.fail(old, &generate.Error{Code: generate.CodeStaleEpoch, Message: "the request was submitted again"})
+}
+
+// admissionError is what a refusal by the scheduler means to the client.
+func admissionError(err error) *generate.Error {
+	switch {
+	case errors.Is(err, scheduler.ErrQueueFull), errors.Is(err, scheduler.ErrNoRoom):
+		return &generate.Error{Code: generate.CodeQueueFull, Message: "too many requests are waiting", Retryable: true}
+	case errors.Is(err, scheduler.ErrNeverFits):
+		return &generate.Error{Code: generate.CodeKVExhausted, Message: "the prompt and max_tokens need more cache than this model has", Param: "max_tokens"}
+	case errors.Is(err, scheduler.ErrDuplicate):
+		return &generate.Error{Code: generate.CodeConflict, Message: "the request id is in use"}
+	}
+	return &generate.Error{Code: generate.CodeInternal, Message: fmt.Sprintf("admission failed: %v", err)}
+}
+
+// cancellation aborts a request in whatever state it is.
+type cancellation struct {
+	request uint64
+	epoch   uint32
+}
+
+func (m *cancellation) apply(s *Subservice) {
+	q := s.seqs[m.request]
+	if q == nil || q.entry == nil || q.epoch != m.epoch {
+		return
+	}
+	s.release(q, handoff.DoneAbort)
+	s.remove(q)
+}

@@ -1,0 +1,156 @@
+package subservice
+
+import (
+	"github.com/tokenrouter/tokenrouter/api/generate"
+	"github.com/tokenrouter/tokenrouter/api/handoff"
+	"github.com/tokenrouter/tokenrouter/policies"
+	"github.com/tokenrouter/tokenrouter/worker/step"
+)
+
+// commitHere commits a token sampled by this replica, and the ids that the
+// policy injects after it. It reports whether the answer has ended.
+func (s *Subservice) commitHere(q *sequence, out *step.Out, inject []int32) (ended bool) {
+	from := len(q.q.Out)
+	lp := handoff.Logprob{Logprob: out.Logprob}
+	if q.params.Logprobs > 0 {
+		for _, e := range out.Top[:min(int(q.params.Logprobs), len(out.Top))] {
+			lp.Top = append(lp.Top, handoff.TopEntry{ID: e.ID, Logprob: e.Logprob})
+		}
+	}
+	lps := []handoff.Logprob{lp}
+	q.commit(out.Token, q.q.Self)
+	done := q.finished()
+	for _, id := range inject {
+		if done != handoff.NotDone {
+			break
+		}
+		q.commit(id, q.q.Self)
+		lps = append(lps, handoff.Logprob{})
+		done = q.finished()
+	}
+	s.committed += uint64(len(q.q.Out) - from)
+	q.seen[q.q.Self] = int32(len(q.ids))
+	if err := s.sched.Commit(s.now(), q.sid(), q.q.Out[from:]...); err != nil {
+		s.broken(q, "commit", err)
+		return true
+	}
+	if q.entry != nil {
+		s.report(q, from, lps)
+	} else if q.params.Logprobs >= 0 {
+		q.collab.logprobs = append(q.collab.logprobs, lps...)
+	}
+	if done == handoff.NotDone {
+		return false
+	}
+	s.end(q, done)
+	return true
+}
+
+// report sends the gateway the answer's tokens from index from on, and the
+// owner of the turn and the policy state if they have changed.
+func (s *Subservice) report(q *sequence, from int, lps []handoff.Logprob) {
+	e := generate.Event{Kind: generate.EventTokens, Epoch: q.epoch, Base: int32(from)}
+	for i, id := range q.q.Out[from:] {
+		t := generate.TokenEvent{ID: id, Model: uint8(q.q.Models[from+i]), Text: q.entry.decoder.Next(id)}
+		if q.params.Logprobs >= 0 && i < len(lps) {
+			s.addLogprob(&t, &lps[i])
+		}
+		e.Tokens = append(e.Tokens, t)
+	}
+	owner := q.q.Self
+	if q.away {
+		owner = q.turn
+	}
+	if owner != q.entry.reportedTurn || q.q.State != q.entry.reportedState {
+		q.entry.reportedTurn, q.entry.reportedState = owner, q.q.State
+		e.Turn, e.Owner, e.State = true, uint8(owner), append([]byte(nil), q.q.State.Get()...)
+	}
+	q.entry.stream.push(e)
+}
+
+func (s *Subservice) addLogprob(t *generate.TokenEvent, lp *handoff.Logprob) {
+	t.Logprob = lp.Logprob
+	t.Bytes = s.cfg.Tokenizer.TokenBytes(t.ID)
+	for _, e := range lp.Top {
+		b := s.cfg.Tokenizer.TokenBytes(e.ID)
+		t.Top = append(t.Top, generate.TopLogprob{ID: e.ID, Logprob: e.Logprob, Text: string(b), Bytes: b})
+	}
+}
+
+// end finishes an answer that a commit on this replica ended: the entry tells
+// the gateway and releases the request everywhere, a collaborator tells the entry.
+func (s *Subservice) end(q *sequence, done handoff.Done) {
+	if q.entry != nil {
+		s.finish(q, done)
+		return
+	}
+	q.turn, q.away = q.q.Owner, true
+	q.hop++
+	q.blob = nil
+	f := s.turnFrame(q)
+	f.Done = done
+	if err := q.collab.link.Send(f); err != nil {
+		// The entry will miss the end; it rebuilds the request when the link is lost.
+		s.log.Warn("end of answer not sent", "request", q.id, "err", err)
+	}
+	s.remove(q)
+}
+
+// finish ends a request well. Only its entry calls it.
+func (s *Subservice) finish(q *sequence, done handoff.Done) {
+	q.entry.stream.push(generate.Event{
+		Kind: generate.EventFinish, Epoch: q.epoch, Finish: finishOf(done), Tail: q.entry.decoder.Flush(),
+	})
+	s.release(q, done)
+	s.remove(q)
+}
+
+// fail ends a request with an error that the gateway (or the entry) is told.
+func (s *Subservice) fail(q *sequence, e *generate.Error) {
+	if q.entry != nil {
+		q.entry.stream.push(generate.Event{Kind: generate.EventError, Epoch: q.epoch, Err: e})
+		s.release(q, handoff.DoneError)
+	} else {
+		s.giveBack(q.collab.link, &handoff.Frame{
+			Request: q.id, Epoch: q.epoch, Hop: q.hop, From: uint8(q.q.Self), To: uint8(q.q.Owner), Code: e.Code,
+		})
+	}
+	s.remove(q)
+}
+
+// broken ends a request because an invariant of our own does not hold.
+func (s *Subservice) broken(q *sequence, op string, err error) {
+	s.log.Error("sequence is broken", "request", q.id, "op", op, "err", err)
+	s.fail(q, &generate.Error{Code: generate.CodeInternal, Message: "the request's state is inconsistent"})
+}
+
+// release tells every other model that may hold the request that it has ended.
+func (s *Subservice) release(q *sequence, done handoff.Done) {
+	for k := range q.dep.Models {
+		link := s.links[q.replica[k]]
+		if policies.ModelID(k) == q.q.Self || link == nil || q.seen[k] == 0 {
+			continue
+		}
+		f := handoff.Frame{
+			Kind: handoff.KindRelease, Request: q.id, Epoch: q.epoch, Hop: q.hop,
+			From: uint8(q.q.Self), To: uint8(k), Done: done,
+		}
+		if err := link.Send(&f); err != nil {
+			s.log.Warn("release not sent", "request", q.id, "peer", q.replica[k], "err", err)
+		}
+	}
+}
+
+// remove forgets a sequence and frees its slot and pages.
+func (s *Subservice) remove(q *sequence) {
+	slot, bound, err := s.sched.Finish(q.sid())
+	if err != nil {
+		s.log.Error("finish", "request", q.id, "err", err)
+	}
+	if bound {
+		s.exec.Close(slot)
+	}
+	delete(s.seqs, q.id)
+	delete(s.lost, q.id)
+	s.ended.add(q.id, q.epoch)
+}

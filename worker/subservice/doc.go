@@ -1,0 +1,50 @@
+// Package subservice runs one replica of one model: it takes requests from
+// gateways, decodes them in batches, and hands them to other models' replicas
+// when the routing policy says so.
+//
+// The same code is entry and collaborator. It is the entry of the requests that
+// a gateway sends it: it owns them, streams their tokens and tells everyone when
+// they end. It is a collaborator for the requests that another replica hands it.
+//
+// # Loops
+//
+//   - The client loop is one HTTP handler per request (ServeHTTP on
+//     generate.Path). It renders the template and tokenises, submits the request,
+//     then copies events to the gateway.
+//   - The decode loop (Run) owns every sequence, the scheduler, the pages and the
+//     executor. It is the only goroutine that touches them.
+//   - The peer loops belong to package peer; frames arrive through HandleFrame.
+//
+// The loops meet in one inbox. Nothing is shared: the client and peer loops
+// post values, the decode loop applies them between steps.
+//
+// # Life of a sequence
+//
+//	        Generate                 first hand-off
+//	           │                           │
+//	           ▼         Admit             ▼
+//	        queued ─────────────────▶ running ◀───────────────┐
+//	                                   │   │                  │ hand-off arrives
+//	              commit finishes it   │   │ Route says go    │ (append, resume)
+//	                                   ▼   ▼                  │
+//	                              finished parked/resident ───┘
+//
+// At the entry a sequence whose turn is elsewhere is parked; at a collaborator
+// it is resident. Both keep slot and pages, so that a returning turn costs an
+// append: no prefix match and no allocation for the old context.
+//
+// # Commit
+//
+// A token is committed by the model that samples it if the policy keeps it. A
+// committed token at the entry is reported to the gateway at once; one at a
+// collaborator travels to the entry with the return hand-off, or in a progress
+// frame when the turn stays. A commit that ends the answer (stop id, length)
+// wins over the policy's decision: the entry finishes the request and releases
+// it everywhere; a collaborator hands the end to the entry.
+//
+// # What can be lost
+//
+// Nothing that was committed: the entry, and beyond it the gateway, can rebuild
+// a request from its ids. A lost collaborator costs a re-send with Base 0 and
+// hop+1; a lost entry costs a re-submission by the gateway with epoch+1.
+package subservice

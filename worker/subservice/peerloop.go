@@ -1,0 +1,336 @@
+package subservice
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/tokenrouter/tokenrouter/api/generate"
+	"github.com/tokenrouter/tokenrouter/api/handoff"
+	"github.com/tokenrouter/tokenrouter/policies"
+	"github.com/tokenrouter/tokenrouter/worker/peer"
+	"github.com/tokenrouter/tokenrouter/worker/scheduler"
+)
+
+// arrival is a frame from a peer, copied.
+type arrival struct {
+	link  *peer.Link
+	frame handoff.Frame
+}
+
+// HandleFrame posts a frame to the decode loop. Package peer calls it from its readers.
+func (s *Subservice) HandleFrame(l *peer.Link, f *handoff.Frame) {
+	c := *f
+	c.Tokens = slices.Clone(f.Tokens)
+	c.Seen = slices.Clone(f.Seen)
+	c.State = slices.Clone(f.State)
+	c.Blob = slices.Clone(f.Blob)
+	if f.First != nil {
+		first := *f.First
+		first.Sampling.StopIDs = slices.Clone(first.Sampling.StopIDs)
+		c.First = &first
+	}
+	c.Logprobs = slices.Clone(f.Logprobs)
+	for i := range c.Logprobs {
+		c.Logprobs[i].Top = slices.Clone(c.Logprobs[i].Top)
+	}
+	s.in.post(&arrival{l, c})
+}
+
+// LinkUp and LinkDown post a change of a link. Package peer calls them.
+func (s *Subservice) LinkUp(l *peer.Link) { s.in.post(&linkChange{link: l, up: true}) }
+
+// LinkDown says that what was in flight on the link is lost.
+func (s *Subservice) LinkDown(l *peer.Link, err error) { s.in.post(&linkChange{link: l, err: err}) }
+
+func (m *arrival) apply(s *Subservice) {
+	f := &m.frame
+	q := s.seqs[f.Request]
+	var err error
+	switch {
+	case f.Kind == handoff.KindHandoff && (q == nil || q.collab != nil && f.Epoch > q.epoch):
+		s.receiveNew(m.link, f, q)
+	case q == nil:
+		// It has ended here; late frames change nothing.
+	case f.Kind == handoff.KindHandoff && int(f.Base) > len(q.ids), f.Kind == handoff.KindProgress && int(f.Base) > len(q.ids):
+		s.nack(m.link, f, len(q.ids))
+	case f.Kind == handoff.KindNack:
+		s.receiveNack(q, f)
+	case f.Kind == handoff.KindRelease:
+		s.receiveRelease(q, f)
+	default:
+		err = s.receiveTurn(m.link, q, f)
+	}
+	if err != nil {
+		s.refuse(q, f, err)
+	}
+}
+
+// refuse handles a turn frame that was not applied: late ones are dropped, a
+// conflict ends the request.
+func (s *Subservice) refuse(q *sequence, f *handoff.Frame, err error) {
+	if errors.Is(err, handoff.ErrStale) || errors.Is(err, errNotOurTurn) {
+		s.log.Debug("stale frame", "request", f.Request, "epoch", f.Epoch, "hop", f.Hop, "err", err)
+		return
+	}
+	s.log.Error("hand-off conflict", "request", f.Request, "epoch", f.Epoch, "hop", f.Hop, "err", err)
+	s.fail(q, &generate.Error{Code: generate.CodeConflict, Message: "two replicas disagree about the answer", Retryable: true})
+}
+
+// receiveTurn applies a hand-off or progress to a sequence that is known here.
+func (s *Subservice) receiveTurn(l *peer.Link, q *sequence, f *handoff.Frame) error {
+	// A hand-off answers the one sent last; progress belongs to it.
+	expected := q.away && f.Epoch == q.epoch && (f.Kind == handoff.KindHandoff && f.Hop > q.hop ||
+		f.Kind == handoff.KindProgress && f.Hop == q.hop && f.From == uint8(q.turn))
+	if !expected && (f.Epoch != q.fence.Epoch() || f.Hop != q.fence.Hop()) {
+		return fmt.Errorf("%w: %s of epoch %d hop %d from model %d", errNotOurTurn, f.Kind, f.Epoch, f.Hop, f.From)
+	}
+	verdict, err := q.fence.Check(f)
+	if !expected && verdict == handoff.Apply {
+		return fmt.Errorf("%w: %s of epoch %d hop %d from model %d", errNotOurTurn, f.Kind, f.Epoch, f.Hop, f.From)
+	}
+	if verdict != handoff.Apply {
+		return err
+	}
+	from := len(q.q.Out)
+	fresh, err := s.absorb(q, f)
+	if err != nil {
+		return err
+	}
+	q.q.State.Set(f.State)
+	if len(f.Tokens) > 0 {
+		q.seen[f.From] = max(q.seen[f.From], f.Base+int32(len(f.Tokens)))
+	}
+	q.seen[q.q.Self] = int32(len(q.ids))
+	if f.Kind == handoff.KindProgress {
+		if len(fresh) > 0 {
+			if err := s.sched.Commit(s.now(), q.sid(), fresh...); err != nil {
+				return err
+			}
+			s.reportArrived(q, from, f)
+		}
+		return nil
+	}
+	q.hop = f.Hop
+	q.away = false
+	q.q.From = policies.ModelID(f.From)
+	if q.collab != nil {
+		q.collab.link = l
+		q.collab.logprobs = nil
+	} else {
+		s.reportArrived(q, from, f)
+	}
+	return s.resume(q, f, fresh)
+}
+
+// absorb appends the tokens of f that are new here and returns their ids. What
+// overlaps must be equal, and what is new must be possible.
+func (s *Subservice) absorb(q *sequence, f *handoff.Frame) ([]int32, error) {
+	known := len(q.ids)
+	fresh := make([]int32, 0, len(f.Tokens))
+	for i, t := range f.Tokens {
+		at := int(f.Base) + i
+		switch {
+		case int(t.ID) >= s.info.Vocab || int(t.Model) >= len(q.dep.Models):
+			return nil, fmt.Errorf("%w: token %d of model %d at position %d", handoff.ErrConflict, t.ID, t.Model, at)
+		case at < known:
+			if q.ids[at] != t.ID {
+				return nil, fmt.Errorf("%w: token %d at position %d, have %d", handoff.ErrConflict, t.ID, at, q.ids[at])
+			}
+		case len(q.q.Out) >= int(q.params.MaxTokens):
+			return nil, fmt.Errorf("%w: more than %d tokens", handoff.ErrConflict, q.params.MaxTokens)
+		default:
+			q.commit(t.ID, policies.ModelID(t.Model))
+			fresh = append(fresh, t.ID)
+		}
+	}
+	return fresh, nil
+}
+
+// reportArrived tells the gateway of tokens that another model committed.
+func (s *Subservice) reportArrived(q *sequence, from int, f *handoff.Frame) {
+	if q.entry == nil || from == len(q.q.Out) {
+		return
+	}
+	var lps []handoff.Logprob
+	if n := len(q.q.Out) - from; len(f.Logprobs) >= n {
+		lps = f.Logprobs[len(f.Logprobs)-n:]
+	}
+	s.report(q, from, lps)
+}
+
+// resume goes on with a sequence whose turn has come back.
+func (s *Subservice) resume(q *sequence, f *handoff.Frame, fresh []int32) error {
+	if f.Done != handoff.NotDone && q.entry != nil {
+		q.seen[f.From] = 0 // the collaborator has let go of it already
+		s.finish(q, f.Done)
+		return nil
+	}
+	verdict, to := s.receive(q, f)
+	switch verdict {
+	case policies.Finish:
+		s.end(q, handoff.DoneStop)
+		return nil
+	case policies.Bounce:
+		if len(fresh) > 0 {
+			if err := s.sched.Commit(s.now(), q.sid(), fresh...); err != nil {
+				return err
+			}
+		}
+		s.handOver(q, policies.Decision{To: to, Keep: true})
+		return nil
+	}
+	return s.sched.Append(s.now(), q.sid(), fresh)
+}
+
+func (s *Subservice) receive(q *sequence, f *handoff.Frame) (policies.Verdict, policies.ModelID) {
+	h := policies.Handoff{From: q.q.From, To: q.q.Self, State: q.q.State}
+	if f != nil {
+		h.Base, h.Blob = int(f.Base), f.Blob
+		for _, t := range f.Tokens {
+			h.Tokens = append(h.Tokens, t.ID)
+		}
+	}
+	verdict, to := q.dep.Policy.Receive(&q.q, &h)
+	if verdict == policies.Bounce && (int(to) >= len(q.dep.Models) || to == q.q.Self) {
+		s.log.Error("policy", "request", q.id, "deployment", q.dep.Name, "err", errBadDecision)
+		return policies.Run, q.q.Self
+	}
+	return verdict, to
+}
+
+// receiveNew makes this replica a collaborator of a request, or replaces what an
+// older epoch left here.
+func (s *Subservice) receiveNew(l *peer.Link, f *handoff.Frame, old *sequence) {
+	switch {
+	case f.Done != handoff.NotDone || old == nil && s.ended.has(f.Request, f.Epoch):
+		return
+	case f.First == nil:
+		s.nack(l, f, 0)
+		return
+	}
+	if old != nil {
+		s.remove(old)
+	}
+	q, code := s.newCollaborator(l, f)
+	if q == nil {
+		s.reject(l, f, code)
+		return
+	}
+	want, topK := q.dep.wants()
+	err := s.sched.Submit(s.now(), q.sid(), scheduler.Spec{
+		Tokens: q.ids, MaxLen: s.reserve(q), Want: want, TopK: topK, Logprobs: q.params.Logprobs,
+	})
+	if err != nil {
+		s.log.Warn("hand-off refused", "request", f.Request, "err", err)
+		s.reject(l, f, admissionError(err).Code)
+		return
+	}
+	s.seqs[q.id] = q
+	if verdict, to := s.receive(q, f); verdict == policies.Bounce {
+		s.log.Error("policy bounces a first visit", "request", q.id, "to", to)
+		s.fail(q, &generate.Error{Code: generate.CodeInternal, Message: "the routing policy failed"})
+	}
+}
+
+// newCollaborator builds the sequence of a first hand-off; nil and a code if
+// its contents do not fit this replica.
+func (s *Subservice) newCollaborator(l *peer.Link, f *handoff.Frame) (*sequence, string) {
+	dep := s.deployments[f.First.Deployment]
+	if dep == nil || int(f.From) >= len(dep.Models) || policies.ModelID(f.To) != dep.Self || f.From == f.To {
+		return nil, generate.CodeNotFound
+	}
+	p := f.First
+	answer := len(f.Tokens) - int(p.PromptLen)
+	if p.PromptLen < 1 || p.Sampling.MaxTokens < 1 || answer >= int(p.Sampling.MaxTokens) || len(f.Tokens) >= s.info.MaxContext {
+		return nil, generate.CodeInvalid
+	}
+	q := &sequence{id: f.Request, epoch: f.Epoch, hop: f.Hop, dep: dep, params: p.Sampling, collab: &collabState{link: l}}
+	q.q = policies.Req{
+		ID: q.id, Self: dep.Self, From: policies.ModelID(f.From), Owner: policies.Entry,
+		PromptLen: int(p.PromptLen), Sampling: &q.params,
+	}
+	q.q.State.Set(f.State)
+	for i, t := range f.Tokens {
+		if int(t.ID) >= s.info.Vocab || int(t.Model) >= len(dep.Models) {
+			return nil, generate.CodeInvalid
+		}
+		q.ids = append(q.ids, t.ID)
+		if i >= int(p.PromptLen) {
+			q.q.Models = append(q.q.Models, policies.ModelID(t.Model))
+		}
+	}
+	q.q.Out = q.ids[p.PromptLen:]
+	for k, n := range f.Seen {
+		if k < len(dep.Models) {
+			q.seen[k] = min(n, int32(len(q.ids)))
+		}
+	}
+	q.seen[f.From] = int32(len(q.ids))
+	q.seen[dep.Self] = int32(len(q.ids))
+	q.replica[f.From], _ = l.Peer()
+	if v, err := q.fence.Check(f); v != handoff.Apply || err != nil {
+		return nil, generate.CodeConflict
+	}
+	return q, ""
+}
+
+// nack tells the sender how much of a request is known here.
+func (s *Subservice) nack(l *peer.Link, f *handoff.Frame, known int) {
+	n := handoff.Frame{
+		Kind: handoff.KindNack, Request: f.Request, Epoch: f.Epoch, Hop: f.Hop,
+		From: f.To, To: f.From, Known: int32(known),
+	}
+	if err := l.Send(&n); err != nil {
+		s.log.Warn("nack not sent", "request", f.Request, "err", err)
+	}
+}
+
+// receiveNack sends the turn again from what the other side has.
+func (s *Subservice) receiveNack(q *sequence, f *handoff.Frame) {
+	if f.Epoch != q.epoch || f.Hop != q.hop || !q.away || f.From != uint8(q.turn) || int(f.Known) > len(q.ids) {
+		return
+	}
+	q.seen[q.turn] = f.Known
+	q.sent = false
+	s.sendTurn(q)
+}
+
+// receiveRelease ends a request: the entry says that it is over, or a
+// collaborator that it cannot go on.
+func (s *Subservice) receiveRelease(q *sequence, f *handoff.Frame) {
+	switch {
+	case f.Epoch < q.epoch:
+	case q.collab != nil:
+		s.remove(q)
+	case f.Done == handoff.DoneError && q.away && f.From == uint8(q.turn):
+		q.seen[q.turn] = 0
+		retryable := f.Code != generate.CodeKVExhausted && f.Code != generate.CodeInvalid
+		s.fail(q, &generate.Error{
+			Code: errorCode(f.Code), Retryable: retryable,
+			Message: "model " + q.dep.Models[q.turn] + " cannot take the request",
+		})
+	}
+}
+
+// reject answers a hand-off that this replica cannot take.
+func (s *Subservice) reject(l *peer.Link, f *handoff.Frame, code string) {
+	s.giveBack(l, &handoff.Frame{Request: f.Request, Epoch: f.Epoch, Hop: f.Hop, From: f.To, To: f.From, Code: code})
+}
+
+// giveBack sends a Release that says why a collaborator cannot go on.
+func (s *Subservice) giveBack(l *peer.Link, f *handoff.Frame) {
+	f.Kind, f.Done = handoff.KindRelease, handoff.DoneError
+	if err := l.Send(f); err != nil {
+		s.log.Warn("rejection not sent", "request", f.Request, "err", err)
+	}
+}
+
+// errorCode keeps a peer's code if the gateway knows it.
+func errorCode(code string) string {
+	switch code {
+	case generate.CodeKVExhausted, generate.CodeQueueFull, generate.CodeConflict, generate.CodeUnavailable, generate.CodeInternal:
+		return code
+	}
+	return generate.CodeInternal
+}

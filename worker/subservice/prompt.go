@@ -1,0 +1,138 @@
+package subservice
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/tokenrouter/tokenrouter/api/generate"
+	"github.com/tokenrouter/tokenrouter/policies"
+	"github.com/tokenrouter/tokenrouter/worker/tokenizer"
+	"github.com/tokenrouter/tokenrouter/worker/tokenizer/chat"
+)
+
+// prepare checks a request against this replica and makes its sequence: the
+// deployment, the prompt's ids, the limits, and what a resumed request has
+// committed. It runs in the client loop and touches nothing of the decode loop.
+func (s *Subservice) prepare(req *generate.Request) (*submission, *generate.Error) {
+	dep := s.deployments[req.Deployment]
+	if dep == nil || dep.Self != policies.Entry {
+		return nil, &generate.Error{Code: generate.CodeNotFound, Message: fmt.Sprintf("replica %s is no entry of deployment %q", s.cfg.Replica, req.Deployment), Param: "model"}
+	}
+	prompt, refusal := s.promptIDs(req)
+	if refusal != nil {
+		return nil, refusal
+	}
+	params := req.Sampling
+	room := s.info.MaxContext - len(prompt)
+	switch {
+	case room < 1:
+		return nil, contextError(fmt.Sprintf("the prompt has %d tokens, the context is %d", len(prompt), s.info.MaxContext), promptParam(req))
+	case req.DefaultMaxTokens:
+		params.MaxTokens = int32(room)
+	case int(params.MaxTokens) > room:
+		return nil, contextError(fmt.Sprintf("the prompt has %d tokens and max_tokens is %d, together more than the context of %d",
+			len(prompt), params.MaxTokens, s.info.MaxContext), "max_tokens")
+	}
+	params.StopIDs = s.cfg.StopIDs
+	q := &sequence{
+		id: req.ID, epoch: req.Epoch, dep: dep, params: params, ids: prompt,
+		entry: &entryState{stream: newStream(), decoder: s.cfg.Tokenizer.NewDecoder(true)},
+	}
+	q.q = policies.Req{ID: q.id, Self: dep.Self, From: policies.Client, Owner: dep.Self, PromptLen: len(prompt), Sampling: &q.params}
+	sub := &submission{q: q, owner: dep.Self, reply: make(chan *generate.Error, 1)}
+	if req.Resume != nil {
+		if refusal := s.restore(sub, req.Resume); refusal != nil {
+			return nil, refusal
+		}
+	}
+	q.q.Out = q.ids[len(prompt):]
+	q.seen[dep.Self] = int32(len(q.ids))
+	return sub, nil
+}
+
+// restore rebuilds a moved request from its committed tokens: their ids and
+// models, the text state of the decoder, the turn's owner and the policy's state.
+func (s *Subservice) restore(sub *submission, r *generate.Resume) *generate.Error {
+	q := sub.q
+	if len(r.Tokens) > int(q.params.MaxTokens) || int(r.Owner) >= len(q.dep.Models) || len(r.State) > policies.MaxState {
+		return &generate.Error{Code: generate.CodeInvalid, Message: "the resumed request does not fit its limits"}
+	}
+	for _, t := range r.Tokens {
+		if t.ID < 0 || int(t.ID) >= s.info.Vocab || int(t.Model) >= len(q.dep.Models) {
+			return &generate.Error{Code: generate.CodeInvalid, Message: fmt.Sprintf("token %d of model %d is not of deployment %s", t.ID, t.Model, q.dep.Name)}
+		}
+		q.commit(t.ID, policies.ModelID(t.Model))
+		q.entry.decoder.Next(t.ID)
+	}
+	q.q.State.Set(r.State)
+	sub.owner = policies.ModelID(r.Owner)
+	q.entry.reportedTurn, q.entry.reportedState = sub.owner, q.q.State
+	return nil
+}
+
+// promptIDs renders and tokenises the prompt. The ids of a resumed request are
+// taken as they are: one prompt is tokenised once.
+func (s *Subservice) promptIDs(req *generate.Request) ([]int32, *generate.Error) {
+	var ids []int32
+	switch {
+	case req.Resume != nil:
+		ids = slices.Clone(req.Resume.PromptIDs)
+	case req.Chat:
+		var refusal *generate.Error
+		if ids, refusal = s.chatIDs(req); refusal != nil {
+			return nil, refusal
+		}
+	case req.PromptIDs != nil:
+		ids = slices.Clone(req.PromptIDs)
+	default:
+		ids = s.cfg.Tokenizer.Encode(nil, req.Prompt, tokenizer.EncodeOptions{ParseAdded: true})
+	}
+	if len(ids) == 0 {
+		return nil, &generate.Error{Code: generate.CodeInvalid, Message: "the prompt is empty", Param: promptParam(req)}
+	}
+	for i, id := range ids {
+		if id < 0 || int(id) >= s.info.Vocab {
+			return nil, &generate.Error{Code: generate.CodeInvalid, Param: promptParam(req),
+				Message: fmt.Sprintf("token %d at position %d is not below the vocabulary's size %d", id, i, s.info.Vocab)}
+		}
+	}
+	return ids, nil
+}
+
+func (s *Subservice) chatIDs(req *generate.Request) ([]int32, *generate.Error) {
+	if s.cfg.Template == nil {
+		return nil, &generate.Error{Code: generate.CodeInvalid, Message: "the model has no chat template; use /v1/completions", Param: "messages"}
+	}
+	conv := chat.Conversation{Args: req.TemplateArgs, AddGenerationPrompt: true}
+	for _, m := range req.Messages {
+		conv.Messages = append(conv.Messages, chat.Message{
+			Role: m.Role, Content: m.Content, ToolCalls: m.ToolCalls, ToolCallID: m.ToolCallID, Name: m.Name,
+		})
+	}
+	ids, err := chat.EncodeChat(s.cfg.Tokenizer, s.cfg.Template, conv)
+	if err != nil {
+		var template *chat.TemplateError
+		if errors.As(err, &template) {
+			return nil, &generate.Error{Code: generate.CodeTemplate, Message: template.Error(), Param: "messages"}
+		}
+		return nil, &generate.Error{Code: generate.CodeTemplate, Message: err.Error(), Param: "messages"}
+	}
+	return ids, nil
+}
+
+// reserve is the number of positions that a sequence may come to need.
+func (s *Subservice) reserve(q *sequence) int {
+	return min(q.q.PromptLen+int(q.params.MaxTokens), s.info.MaxContext)
+}
+
+func contextError(message, param string) *generate.Error {
+	return &generate.Error{Code: generate.CodeContextLength, Message: message, Param: param}
+}
+
+func promptParam(req *generate.Request) string {
+	if req.Chat {
+		return "messages"
+	}
+	return "prompt"
+}

@@ -1,0 +1,118 @@
+package subservice
+
+import (
+	"time"
+
+	"github.com/tokenrouter/tokenrouter/api/generate"
+	"github.com/tokenrouter/tokenrouter/api/handoff"
+	"github.com/tokenrouter/tokenrouter/api/sampling"
+	"github.com/tokenrouter/tokenrouter/policies"
+	"github.com/tokenrouter/tokenrouter/worker/peer"
+	"github.com/tokenrouter/tokenrouter/worker/scheduler"
+	"github.com/tokenrouter/tokenrouter/worker/step"
+	"github.com/tokenrouter/tokenrouter/worker/tokenizer"
+)
+
+// promptModel labels prompt ids in hand-offs: no model wrote them.
+const promptModel = 0xFF
+
+// sequence is a request as this replica knows it. The decode loop owns it.
+type sequence struct {
+	id    uint64
+	epoch uint32
+	// hop is that of the last hand-off sent or applied.
+	hop    uint32
+	dep    *deployment
+	params sampling.Params
+	// q is the policies' view; q.Out aliases ids[q.PromptLen:].
+	q policies.Req
+	// ids are all committed ids, the prompt first. Invariant: the scheduler knows
+	// a prefix of them, all of them unless the turn is away.
+	ids   []int32
+	fence handoff.Fence
+
+	// seen[k] is the number of ids that model k has; seen[self] is len(ids).
+	seen [policies.MaxModels]int32
+	// replica[k] is the replica that serves model k for this request, once chosen.
+	replica [policies.MaxModels]string
+
+	// away says that another model has the turn; turn is which one.
+	away bool
+	turn policies.ModelID
+	// sent says that the hand-off of the turn was given to a link; if not, it
+	// waits for one since lost.
+	sent bool
+	lost time.Duration
+	// blob is the payload that the policy added to the hand-off of the turn.
+	blob []byte
+
+	entry  *entryState
+	collab *collabState
+}
+
+// entryState is what only the entry of a request keeps.
+type entryState struct {
+	stream  *stream
+	decoder *tokenizer.Decoder
+	// reportedTurn and reportedState are what the gateway knows.
+	reportedTurn  policies.ModelID
+	reportedState policies.State
+}
+
+// collabState is what only a collaborator keeps: the link to whoever handed the
+// request here first, and the tokens committed since the entry last heard.
+type collabState struct {
+	link     *peer.Link
+	logprobs []handoff.Logprob // aligned with ids[len(ids)-len(logprobs):]
+}
+
+// sid is the scheduler's name of the sequence.
+func (q *sequence) sid() scheduler.ID { return scheduler.ID(q.id) }
+
+// commit appends one id that model wrote.
+func (q *sequence) commit(id int32, model policies.ModelID) {
+	q.ids = append(q.ids, id)
+	q.q.Out = q.ids[q.q.PromptLen:]
+	q.q.Models = append(q.q.Models, model)
+}
+
+// finished says whether the last committed token ends the answer, and how.
+func (q *sequence) finished() handoff.Done {
+	n := len(q.q.Out)
+	switch {
+	case n == 0:
+		return handoff.NotDone
+	case q.params.Stops(q.q.Out[n-1]):
+		return handoff.DoneStop
+	case n >= int(q.params.MaxTokens):
+		return handoff.DoneLength
+	}
+	return handoff.NotDone
+}
+
+// wants are the outputs that the deployment's policy needs from every step.
+func (d *deployment) wants() (step.Feature, int32) {
+	var want step.Feature
+	for _, f := range []struct {
+		needs policies.Feature
+		want  step.Feature
+	}{
+		{policies.FeatureEntropy, step.FEntropy},
+		{policies.FeatureTopK, step.FTopK},
+		{policies.FeatureHidden, step.FHidden},
+		{policies.FeatureScore, step.FScore},
+	} {
+		if d.spec.Needs&f.needs != 0 {
+			want |= f.want
+		}
+	}
+	return want, int32(d.spec.TopK)
+}
+
+// finishOf maps the end of an answer to the gateway's word for it.
+func finishOf(d handoff.Done) generate.Finish {
+	if d == handoff.DoneLength {
+		return generate.FinishLength
+	}
+	return generate.FinishStop
+}

@@ -1,0 +1,194 @@
+package subservice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/tokenrouter/tokenrouter/api/generate"
+	"github.com/tokenrouter/tokenrouter/api/handoff"
+	"github.com/tokenrouter/tokenrouter/policies"
+	"github.com/tokenrouter/tokenrouter/worker/executor"
+	"github.com/tokenrouter/tokenrouter/worker/kv"
+	"github.com/tokenrouter/tokenrouter/worker/peer"
+	"github.com/tokenrouter/tokenrouter/worker/scheduler"
+	"github.com/tokenrouter/tokenrouter/worker/step"
+	"github.com/tokenrouter/tokenrouter/worker/tokenizer"
+	"github.com/tokenrouter/tokenrouter/worker/tokenizer/chat"
+)
+
+// Deployment is one deployment's routing group as this replica sees it.
+type Deployment struct {
+	Name string
+	// Self is this model's index; Models are the served names by index.
+	Self   policies.ModelID
+	Models []string
+	Policy policies.Policy
+	// Replicas lists the replicas of every model by index, in an order that all
+	// replicas agree on.
+	Replicas [][]string
+}
+
+// Config is a replica's complete configuration.
+type Config struct {
+	// Replica is this replica's name, unique in the cluster; Model the served name.
+	Replica, Model string
+	Executor       executor.Executor
+	Tokenizer      *tokenizer.Tokenizer
+	Template       *chat.Template
+	// StopIDs end an answer (the checkpoint's eos ids).
+	StopIDs     []int32
+	Deployments []Deployment
+	Scheduler   scheduler.Config
+	// CollaboratorWait is how long a turn waits for a lost collaborator to come back.
+	CollaboratorWait time.Duration
+	Logger           *slog.Logger
+}
+
+// deployment is a Deployment with what was derived from it.
+type deployment struct {
+	Deployment
+	spec policies.Spec
+	// rows collects the sequences of the current step that this policy routes.
+	rows    []*sequence
+	outs    []*step.Out
+	kinds   []policies.Kind
+	batch   policies.Batch
+	result  policies.Result
+	choices []policies.Decision
+}
+
+// Subservice is one replica. New builds it, Run runs it.
+type Subservice struct {
+	cfg  Config
+	log  *slog.Logger
+	exec executor.Executor
+	info executor.Info
+	pool *kv.Pool
+	in   *inbox
+	// start is the zero of the scheduler's time.
+	start time.Time
+
+	// Owned by the decode loop from here on.
+	sched       *scheduler.Scheduler
+	deployments map[string]*deployment
+	seqs        map[uint64]*sequence
+	ended       *tombstones
+	links       map[string]*peer.Link
+	lost        map[uint64]*sequence // sequences whose turn waits for a link
+	result      step.Result
+	handoffs    uint64
+	committed   uint64
+
+	stats atomic.Pointer[Stats]
+}
+
+// Stats is a snapshot taken between steps.
+type Stats struct {
+	Queued, Running, Parked int
+	// PagesHeld is the number of pages not free; PagesTotal is the pool.
+	PagesHeld, PagesTotal int
+	PageAllocs            uint64
+	Slots                 int
+	Steps, Tokens, Rows   uint64
+	StepTime              time.Duration
+	// Handoffs counts turns sent, Committed the tokens this model wrote.
+	Handoffs, Committed uint64
+	Links               int
+}
+
+// New checks the configuration and builds a replica. It starts nothing.
+func New(cfg Config) (*Subservice, error) {
+	info := cfg.Executor.Info()
+	if cfg.Replica == "" || len(cfg.Replica) > handoff.MaxName {
+		return nil, fmt.Errorf("sub-service: replica name %q must have 1 to %d bytes", cfg.Replica, handoff.MaxName)
+	}
+	if cfg.CollaboratorWait == 0 {
+		cfg.CollaboratorWait = 10 * time.Second
+	}
+	pool, err := kv.NewPool(info.Pages, info.PageSize)
+	if err != nil {
+		return nil, fmt.Errorf("sub-service %s: %w", cfg.Replica, err)
+	}
+	sched, err := scheduler.New(cfg.Scheduler, pool)
+	if err != nil {
+		return nil, fmt.Errorf("sub-service %s: %w", cfg.Replica, err)
+	}
+	s := &Subservice{
+		cfg: cfg, log: cfg.Logger.With("replica", cfg.Replica), exec: cfg.Executor, info: info,
+		pool: pool, in: newInbox(), start: time.Now(), sched: sched,
+		deployments: map[string]*deployment{}, seqs: map[uint64]*sequence{},
+		ended: newTombstones(maxTombstones), links: map[string]*peer.Link{}, lost: map[uint64]*sequence{},
+	}
+	for _, d := range cfg.Deployments {
+		if err := s.addDeployment(d); err != nil {
+			return nil, fmt.Errorf("sub-service %s: deployment %s: %w", cfg.Replica, d.Name, err)
+		}
+	}
+	s.publish()
+	return s, nil
+}
+
+func (s *Subservice) addDeployment(d Deployment) error {
+	if len(d.Name) == 0 || len(d.Name) > handoff.MaxName {
+		return fmt.Errorf("its name must have 1 to %d bytes", handoff.MaxName)
+	}
+	if len(d.Models) > policies.MaxModels || int(d.Self) >= len(d.Models) || len(d.Replicas) != len(d.Models) {
+		return errors.New("its models, replicas and own index do not agree")
+	}
+	dep := &deployment{Deployment: d, spec: d.Policy.Spec()}
+	if want, _ := dep.wants(); want&^s.info.Features != 0 {
+		return fmt.Errorf("the policy needs features %b that the executor lacks", want&^s.info.Features)
+	}
+	if _, twice := s.deployments[d.Name]; twice {
+		return errors.New("it is listed twice")
+	}
+	s.deployments[d.Name] = dep
+	return nil
+}
+
+// now is the scheduler's time.
+func (s *Subservice) now() time.Duration { return time.Since(s.start) }
+
+// Stats returns the latest snapshot. Any goroutine may call it.
+func (s *Subservice) Stats() Stats { return *s.stats.Load() }
+
+// Run is the decode loop. It returns when ctx ends (with nil) or the executor
+// fails; all requests have then been told, and their pages freed.
+func (s *Subservice) Run(ctx context.Context) error {
+	err := s.decodeLoop(ctx)
+	failure := &generate.Error{Code: generate.CodeUnavailable, Message: "the replica is stopping", Retryable: true}
+	if err != nil {
+		failure.Message = "the replica failed"
+		err = fmt.Errorf("sub-service %s: %w", s.cfg.Replica, err)
+	}
+	for _, m := range s.in.close() {
+		if sub, ok := m.(*submission); ok {
+			sub.reply <- failure
+		}
+	}
+	for _, q := range s.seqs {
+		if q.entry != nil {
+			s.fail(q, failure)
+		} else {
+			s.remove(q)
+		}
+	}
+	s.publish()
+	return err
+}
+
+// publish takes the snapshot that Stats returns.
+func (s *Subservice) publish() {
+	c := s.sched.Counts()
+	x := s.exec.Stats()
+	s.stats.Store(&Stats{
+		Queued: c.Queued, Running: c.Running, Parked: c.Parked,
+		PagesHeld: s.pool.Total() - s.pool.Available(), PagesTotal: s.pool.Total(), PageAllocs: s.pool.Allocs(),
+		Slots: x.OpenSlots, Steps: x.Steps, Tokens: x.Tokens, Rows: x.Rows, StepTime: x.StepTime,
+		Handoffs: s.handoffs, Committed: s.committed, Links: len(s.links),
+	})
+}

@@ -1,0 +1,196 @@
+package subservice
+
+import (
+	"errors"
+	"time"
+
+	"github.com/tokenrouter/tokenrouter/api/generate"
+	"github.com/tokenrouter/tokenrouter/api/handoff"
+	"github.com/tokenrouter/tokenrouter/policies"
+	"github.com/tokenrouter/tokenrouter/worker/peer"
+)
+
+// retryWait is how soon a turn whose link was full is offered again.
+const retryWait = 5 * time.Millisecond
+
+// handOver gives the turn of a parked sequence to another model.
+func (s *Subservice) handOver(q *sequence, d policies.Decision) {
+	q.away, q.turn, q.sent = true, d.To, false
+	h := policies.Handoff{From: q.q.Self, To: d.To, Base: int(q.seen[d.To]), Tokens: q.ids[q.seen[d.To]:], State: q.q.State}
+	q.dep.Policy.Send(&q.q, d, &h)
+	q.q.State = h.State
+	q.blob = h.Blob
+	q.hop++
+	s.sendTurn(q)
+}
+
+// sendTurn sends the hand-off of the turn, or notes that it waits for a link.
+// Everything in it is derived from the sequence, so it can be sent again.
+func (s *Subservice) sendTurn(q *sequence) {
+	link := s.linkTo(q)
+	if link != nil {
+		if err := link.Send(s.turnFrame(q)); err == nil {
+			q.sent = true
+			q.seen[q.turn] = int32(len(q.ids))
+			if q.collab != nil {
+				q.collab.logprobs = nil
+			}
+			s.handoffs++
+			delete(s.lost, q.id)
+			return
+		}
+	}
+	if s.lost[q.id] == nil {
+		s.lost[q.id] = q
+		q.lost = s.now()
+	}
+}
+
+// turnFrame builds the hand-off of the turn: the ids that the other model has
+// not seen, and on a first visit how to sample.
+func (s *Subservice) turnFrame(q *sequence) *handoff.Frame {
+	base := q.seen[q.turn]
+	f := &handoff.Frame{
+		Kind: handoff.KindHandoff, Request: q.id, Epoch: q.epoch, Hop: q.hop,
+		From: uint8(q.q.Self), To: uint8(q.turn), Base: base, Tokens: q.tokensFrom(base),
+		State: append([]byte(nil), q.q.State.Get()...), Blob: q.blob,
+	}
+	if q.collab != nil {
+		f.Logprobs = q.logprobsFrom(base)
+	}
+	if base == 0 {
+		f.First = &handoff.First{Deployment: q.dep.Name, PromptLen: int32(q.q.PromptLen), Sampling: q.params}
+	}
+	if len(q.dep.Models) > 2 {
+		f.Seen = append([]int32(nil), q.seen[:len(q.dep.Models)]...)
+	}
+	return f
+}
+
+// tokensFrom returns the ids from base on with the models that wrote them.
+// Prompt ids carry model 0; the receiver knows the prompt's length.
+func (q *sequence) tokensFrom(base int32) []handoff.Token {
+	tokens := make([]handoff.Token, 0, len(q.ids)-int(base))
+	for i, id := range q.ids[base:] {
+		t := handoff.Token{ID: id}
+		if n := int(base) + i - q.q.PromptLen; n >= 0 {
+			t.Model = uint8(q.q.Models[n])
+		}
+		tokens = append(tokens, t)
+	}
+	return tokens
+}
+
+// logprobsFrom returns what belongs to tokensFrom(base), or nil if none was asked for.
+func (q *sequence) logprobsFrom(base int32) []handoff.Logprob {
+	want := len(q.ids) - int(base)
+	if q.params.Logprobs < 0 || want == 0 || len(q.collab.logprobs) < want {
+		return nil
+	}
+	return q.collab.logprobs[len(q.collab.logprobs)-want:]
+}
+
+// sendProgress tells the entry what a collaborator that keeps the turn has committed.
+func (s *Subservice) sendProgress(q *sequence) {
+	owner := q.q.Owner
+	base := q.seen[owner]
+	f := handoff.Frame{
+		Kind: handoff.KindProgress, Request: q.id, Epoch: q.epoch, Hop: q.hop,
+		From: uint8(q.q.Self), To: uint8(owner), Base: base, Tokens: q.tokensFrom(base),
+		State: append([]byte(nil), q.q.State.Get()...), Logprobs: q.logprobsFrom(base),
+	}
+	if err := q.collab.link.Send(&f); err != nil {
+		// The tokens go with the next progress or with the turn.
+		s.log.Debug("progress not sent", "request", q.id, "err", err)
+		return
+	}
+	q.seen[owner] = int32(len(q.ids))
+	q.collab.logprobs = nil
+}
+
+// linkTo returns the link to the replica that has, or gets, the turn of q;
+// nil if none is up. The first choice depends on the request alone, so that all
+// replicas agree on it; a replica that is down is skipped.
+func (s *Subservice) linkTo(q *sequence) *peer.Link {
+	if q.collab != nil && q.turn == q.q.Owner {
+		return q.collab.link
+	}
+	if link := s.links[q.replica[q.turn]]; link != nil {
+		return link
+	}
+	names := q.dep.Replicas[q.turn]
+	for i := range names {
+		name := names[(q.id+uint64(i))%uint64(len(names))]
+		if link := s.links[name]; link != nil {
+			q.replica[q.turn] = name
+			return link
+		}
+	}
+	return nil
+}
+
+// retryLost offers turns that wait for a link again.
+func (s *Subservice) retryLost() {
+	for _, q := range s.lost {
+		s.sendTurn(q)
+	}
+}
+
+// giveUp fails the requests whose turn has waited too long for a link.
+func (s *Subservice) giveUp(now time.Duration) {
+	for _, q := range s.lost {
+		if now-q.lost >= s.cfg.CollaboratorWait {
+			s.fail(q, &generate.Error{
+				Code: generate.CodeUnavailable, Message: "no replica of model " + q.dep.Models[q.turn] + " can be reached",
+			})
+		}
+	}
+}
+
+// linkChange says that a link came up or went down for good.
+type linkChange struct {
+	link *peer.Link
+	up   bool
+	err  error
+}
+
+func (m *linkChange) apply(s *Subservice) {
+	name, _ := m.link.Peer()
+	if m.up {
+		s.links[name] = m.link
+		s.log.Debug("peer link up", "peer", name)
+		s.retryLost()
+		return
+	}
+	if s.links[name] == m.link {
+		delete(s.links, name)
+	}
+	s.log.Warn("peer link lost", "peer", name, "err", m.err)
+	for _, q := range s.seqs {
+		if q.collab != nil && q.collab.link == m.link {
+			s.remove(q) // its entry is gone, or will rebuild it
+			continue
+		}
+		s.forgetReplica(q, name)
+	}
+}
+
+// forgetReplica notes that a replica has lost what it knew of a request, and
+// sends the turn to another one if it was there: Base 0, hop+1.
+func (s *Subservice) forgetReplica(q *sequence, name string) {
+	for k := range q.dep.Models {
+		if q.replica[k] != name {
+			continue
+		}
+		q.replica[k] = ""
+		q.seen[k] = 0
+		if q.away && q.sent && q.turn == policies.ModelID(k) {
+			q.hop++
+			q.sent = false
+			s.sendTurn(q)
+		}
+	}
+}
+
+// errNotOurTurn says that a frame came from a model that does not have the turn.
+var errNotOurTurn = errors.New("the sender does not have the turn")
