@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/tokenrouter/tokenrouter/internal/buildinfo"
+)
+
+// process is what a command may touch of the operating system's process.
+type process struct {
+	in       io.Reader
+	out, err io.Writer
+}
+
+// cli is the command line: one field a command.
+type cli struct {
+	Help    helpFlag    `short:"h" help:"Show help for a command."`
+	Version versionFlag `env:"-" help:"Show the version."`
+
+	Serve      serveCmd      `cmd:"" help:"Serve models behind one OpenAI-compatible endpoint, in one process."`
+	Chat       chatCmd       `cmd:"" help:"Chat with a server; the colour of a token says which model wrote it."`
+	Eval       evalCmd       `cmd:"" help:"Measure accuracy, large share and speed on problems with known answers."`
+	VersionCmd versionCmd    `cmd:"" name:"version" help:"Show the version."`
+	Completion completionCmd `cmd:"" help:"Print a completion script for a shell."`
+	HelpCmd    helpCmd       `cmd:"" name:"help" help:"Show help for a command or a topic."`
+}
+
+const description = `A small and a large language model write one answer together: after every token a policy decides which model computes the next one.
+
+Every flag can be set by an environment variable, shown as ($TRCTL_…). Exit codes: trctl help exit-codes.`
+
+// run is the whole program but for the process's exit.
+func run(ctx context.Context, args []string, p process) int {
+	err := execute(ctx, args, p)
+	code := exitCode(err)
+	if code != exitDone {
+		fmt.Fprintf(p.err, "trctl: %v\n", err)
+	}
+	return code
+}
+
+func execute(ctx context.Context, args []string, p process) error {
+	var c cli
+	parser, err := newParser(&c, p)
+	if err != nil {
+		return err
+	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	command, err := parser.Parse(args)
+	if errors.Is(err, errShown) {
+		return nil
+	}
+	if err != nil {
+		return &usageError{fmt.Errorf("%w (see trctl --help)", err)}
+	}
+	command.BindTo(ctx, (*context.Context)(nil))
+	return command.Run(p, parser)
+}
+
+func newParser(c *cli, p process) (*kong.Kong, error) {
+	return kong.New(c,
+		kong.Name("trctl"),
+		kong.Description(description),
+		kong.NoDefaultHelp(),
+		kong.DefaultEnvars("TRCTL"),
+		kong.Writers(p.out, p.err),
+		kong.Bind(p),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+	)
+}
+
+// untilSignal returns a context that the first SIGINT or SIGTERM cancels. After
+// it the signals have their default effect again, so a second one ends the
+// process at once. The returned function undoes all of it.
+func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
+}
+
+type helpFlag bool
+
+// BeforeReset runs before anything is checked, so that help needs no valid
+// command line.
+func (helpFlag) BeforeReset(ctx *kong.Context) error {
+	if err := ctx.PrintUsage(false); err != nil {
+		return err
+	}
+	return errShown
+}
+
+type versionFlag bool
+
+func (versionFlag) BeforeReset(p process) error {
+	fmt.Fprintln(p.out, "trctl", buildinfo.Current())
+	return errShown
+}
+
+type helpCmd struct {
+	Topic []string `arg:"" optional:"" help:"A command, or exit-codes."`
+}
+
+func (h *helpCmd) Run(p process, parser *kong.Kong) error {
+	if len(h.Topic) == 1 && h.Topic[0] == "exit-codes" {
+		_, err := io.WriteString(p.out, exitTopic)
+		return err
+	}
+	_, err := parser.Parse(append(append([]string{}, h.Topic...), "--help"))
+	if err == nil || errors.Is(err, errShown) {
+		return nil
+	}
+	return &usageError{err}
+}

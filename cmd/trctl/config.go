@@ -1,0 +1,267 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/tokenrouter/tokenrouter/internal/node"
+)
+
+// maxConfigBytes bounds a configuration file.
+const maxConfigBytes = 1 << 20
+
+// settings is everything that a process is started with.
+type settings struct {
+	node.Config
+	LogLevel slog.Level
+}
+
+func defaultSettings() settings {
+	return settings{Config: node.Defaults(), LogLevel: slog.LevelInfo}
+}
+
+// fileConfig is the YAML file. A key that is absent keeps its default.
+type fileConfig struct {
+	Listen       *string           `yaml:"listen"`
+	LogLevel     *string           `yaml:"log_level"`
+	PageSize     *int              `yaml:"page_size"`
+	KVTokens     *int              `yaml:"kv_tokens"`
+	MaxRows      *int              `yaml:"max_rows"`
+	MaxQueue     *int              `yaml:"max_queue"`
+	ChunkTokens  *int              `yaml:"chunk_tokens"`
+	Workers      *int              `yaml:"workers"`
+	DrainTimeout *time.Duration    `yaml:"drain_timeout"`
+	Models       []fileModel       `yaml:"models"`
+	Deployments  *[]fileDeployment `yaml:"deployments"`
+}
+
+type fileModel struct {
+	Name        string   `yaml:"name"`
+	Dir         string   `yaml:"dir"`
+	Threshold   *int     `yaml:"threshold"`
+	LongestWait waitTime `yaml:"longest_wait"`
+	Replicas    int      `yaml:"replicas"`
+}
+
+type fileDeployment struct {
+	Name   string     `yaml:"name"`
+	Models []string   `yaml:"models"`
+	Policy filePolicy `yaml:"policy"`
+}
+
+type filePolicy struct {
+	Name      string   `yaml:"name"`
+	Threshold *float64 `yaml:"threshold"`
+	Trace     string   `yaml:"trace"`
+}
+
+// waitTime is a longest wait: a duration, or auto (zero).
+type waitTime time.Duration
+
+// UnmarshalText accepts "auto" or a positive duration such as 50ms.
+func (w *waitTime) UnmarshalText(text []byte) error {
+	if string(text) == "auto" {
+		*w = 0
+		return nil
+	}
+	d, err := time.ParseDuration(string(text))
+	if err != nil || d <= 0 {
+		return fmt.Errorf("longest wait %q is neither auto nor a positive duration such as 50ms", text)
+	}
+	*w = waitTime(d)
+	return nil
+}
+
+// readConfig reads a configuration file over the defaults. A relative model
+// directory is relative to the file.
+func readConfig(path string) (settings, error) {
+	s := defaultSettings()
+	stat, err := os.Stat(path)
+	if err != nil {
+		return s, &usageError{fmt.Errorf("read configuration: %w", err)}
+	}
+	if stat.Size() > maxConfigBytes {
+		return s, usagef("read configuration: %s has %d bytes, the limit is %d", path, stat.Size(), maxConfigBytes)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return s, &usageError{fmt.Errorf("read configuration: %w", err)}
+	}
+	if err := parseConfig(text, filepath.Dir(path), &s); err != nil {
+		return s, &usageError{fmt.Errorf("%s: %w", path, err)}
+	}
+	return s, nil
+}
+
+// parseConfig decodes text over s; dir is what relative paths start from.
+func parseConfig(text []byte, dir string, s *settings) error {
+	var f fileConfig
+	if err := yaml.UnmarshalWithOptions(text, &f, yaml.Strict()); err != nil {
+		return withSuggestion(err)
+	}
+	overwrite(&s.Listen, f.Listen)
+	overwrite(&s.PageSize, f.PageSize)
+	overwrite(&s.KVTokens, f.KVTokens)
+	overwrite(&s.MaxRows, f.MaxRows)
+	overwrite(&s.MaxQueue, f.MaxQueue)
+	overwrite(&s.ChunkTokens, f.ChunkTokens)
+	overwrite(&s.Workers, f.Workers)
+	overwrite(&s.DrainTimeout, f.DrainTimeout)
+	if f.LogLevel != nil {
+		if err := s.LogLevel.UnmarshalText([]byte(*f.LogLevel)); err != nil {
+			return fmt.Errorf("log_level: %q is not one of debug, info, warn, error", *f.LogLevel)
+		}
+	}
+	if f.Models != nil {
+		s.Models = nil
+		for _, m := range f.Models {
+			s.Models = append(s.Models, m.model(dir))
+		}
+		s.Deployments = deploymentOf(s.Models, "")
+	}
+	if f.Deployments != nil {
+		s.Deployments = nil
+		for _, d := range *f.Deployments {
+			s.Deployments = append(s.Deployments, node.Deployment{Name: d.Name, Models: d.Models, Policy: d.Policy.policy(s.Models)})
+		}
+	}
+	return nil
+}
+
+func (m *fileModel) model(dir string) node.Model {
+	out := node.Model{Name: m.Name, Dir: m.Dir, Threshold: 1, LongestWait: time.Duration(m.LongestWait), Replicas: m.Replicas}
+	overwrite(&out.Threshold, m.Threshold)
+	if out.Dir != "" && !filepath.IsAbs(out.Dir) {
+		out.Dir = filepath.Join(dir, out.Dir)
+	}
+	return out
+}
+
+func (p *filePolicy) policy(models []node.Model) node.Policy {
+	name := p.Name
+	if name == "" {
+		name = "r-stitch"
+	}
+	out := defaultPolicy(name, models)
+	if p.Threshold != nil {
+		out.Threshold = p.Threshold
+	}
+	out.Trace = p.Trace
+	return out
+}
+
+// overwrite sets *to where from has a value.
+func overwrite[T any](to, from *T) {
+	if from != nil {
+		*to = *from
+	}
+}
+
+// deploymentOf is the deployment that a list of models means: the first is the
+// entry model, r-stitch decides. One model is served alone, without a deployment.
+func deploymentOf(models []node.Model, name string) []node.Deployment {
+	if len(models) < 2 {
+		return nil
+	}
+	d := node.Deployment{Name: name, Policy: defaultPolicy("r-stitch", models)}
+	for _, m := range models {
+		d.Models = append(d.Models, m.Name)
+	}
+	if name == "" {
+		d.Name = "default"
+		if embedded(models) {
+			d.Name = "tiny"
+		}
+	}
+	return []node.Deployment{d}
+}
+
+// defaultPolicy is a policy with the threshold that suits the models: the
+// embedded trio has its own for r-stitch, else the policy's own default counts.
+func defaultPolicy(name string, models []node.Model) node.Policy {
+	trio := node.Defaults().Deployments[0].Policy
+	if name == trio.Name && embedded(models) {
+		return trio
+	}
+	return node.Policy{Name: name}
+}
+
+// embedded says that all models are embedded ones.
+func embedded(models []node.Model) bool {
+	return !slices.ContainsFunc(models, func(m node.Model) bool { return m.Dir != "" })
+}
+
+// withSuggestion adds the nearest known key to an unknown-key error, which
+// already has line, column and the source.
+func withSuggestion(err error) error {
+	var unknown *yaml.UnknownFieldError
+	if !errors.As(err, &unknown) || unknown.Token == nil {
+		return err
+	}
+	near := nearest(unknown.Token.Value, configKeys(reflect.TypeFor[fileConfig](), nil))
+	if near == "" {
+		return fmt.Errorf("%w\n(the keys are described in deploy/config/r-stitch/tiny.yaml)", err)
+	}
+	return fmt.Errorf("%w\nDid you mean %q?", err, near)
+}
+
+// configKeys collects the YAML keys of t and of the structs in it.
+func configKeys(t reflect.Type, keys []string) []string {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct {
+		return keys
+	}
+	for f := range t.Fields() {
+		keys = append(keys, f.Tag.Get("yaml"))
+		keys = configKeys(f.Type, keys)
+	}
+	return keys
+}
+
+// nearest is the known word with the fewest edits from word, or "" when none
+// is near.
+func nearest(word string, known []string) string {
+	const longest = 64
+	if len(word) > longest {
+		return ""
+	}
+	best, bestEdits := "", max(2, len(word)/3)+1
+	for _, k := range known {
+		if e := edits(strings.ToLower(word), k); e < bestEdits {
+			best, bestEdits = k, e
+		}
+	}
+	return best
+}
+
+// edits is the Levenshtein distance of a and b in bytes.
+func edits(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

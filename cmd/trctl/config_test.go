@@ -1,0 +1,166 @@
+package main
+
+import (
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tokenrouter/tokenrouter/internal/node"
+)
+
+// Every file in deploy/config must be a valid configuration.
+func TestDeployConfigs(t *testing.T) {
+	found := 0
+	err := filepath.WalkDir("../../deploy/config", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		found++
+		s, err := readConfig(path)
+		if err != nil {
+			t.Errorf("%s: %v", path, err)
+		} else if err := s.Validate(); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+		return nil
+	})
+	if err != nil || found == 0 {
+		t.Fatalf("found %d files: %v", found, err)
+	}
+}
+
+// The example file says what serve does without one.
+func TestTinyConfigIsTheDefault(t *testing.T) {
+	got, err := readConfig("../../deploy/config/r-stitch/tiny.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := defaultSettings()
+	for i := range want.Models {
+		want.Models[i].Replicas = 1 // the file says so, the default is 0, which means 1
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+func TestParseConfig(t *testing.T) {
+	tau := 0.5
+	tests := []struct {
+		name, text string
+		want       func(*settings)
+	}{
+		{"empty", "", func(*settings) {}},
+		{"only a comment", "# nothing\n", func(*settings) {}},
+		{"scalars", "listen: ':1'\ndrain_timeout: 1m\nlog_level: debug\nworkers: 2\n", func(s *settings) {
+			s.Listen, s.DrainTimeout, s.LogLevel, s.Workers = ":1", time.Minute, -4, 2
+		}},
+		{"models alone make a deployment", "models: [{name: a, dir: d}, {name: b, dir: /e, threshold: 4, longest_wait: 30ms}]", func(s *settings) {
+			s.Models = []node.Model{{Name: "a", Dir: "/etc/d", Threshold: 1}, {Name: "b", Dir: "/e", Threshold: 4, LongestWait: 30 * time.Millisecond}}
+			s.Deployments = []node.Deployment{{Name: "default", Models: []string{"a", "b"}, Policy: node.Policy{Name: "r-stitch"}}}
+		}},
+		{"one model", "models: [{name: tiny-m}]", func(s *settings) {
+			s.Models, s.Deployments = []node.Model{{Name: "tiny-m", Threshold: 1}}, nil
+		}},
+		{"no deployments", "deployments: []", func(s *settings) { s.Deployments = nil }},
+		{"policy", "deployments: [{name: x, models: [tiny-s, tiny-l], policy: {name: random, threshold: 0.5}}]", func(s *settings) {
+			s.Deployments = []node.Deployment{{Name: "x", Models: []string{"tiny-s", "tiny-l"}, Policy: node.Policy{Name: "random", Threshold: &tau}}}
+		}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got, want := defaultSettings(), defaultSettings()
+			test.want(&want)
+			if err := parseConfig([]byte(test.text), "/etc", &got); err != nil {
+				t.Fatal(err)
+			}
+			if len(got.Deployments) == 0 {
+				got.Deployments = nil
+			}
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("got  %+v\nwant %+v", got, want)
+			}
+		})
+	}
+}
+
+func TestParseConfigErrors(t *testing.T) {
+	tests := []struct {
+		name, text string
+		want       []string
+	}{
+		{"unknown key", "listen: ':1'\npage_sise: 16\n", []string{"[2:1]", "page_sise", `Did you mean "page_size"?`}},
+		{"unknown key of a model", "models:\n  - name: a\n    treshold: 2\n", []string{"[3:5]", `Did you mean "threshold"?`}},
+		{"unknown key far from all", "zzzzzzzzzzzz: 1\n", []string{"[1:1]", "tiny.yaml"}},
+		{"wrong type", "page_size: many\n", []string{"[1:12]"}},
+		{"wrong wait", "models: [{name: a, longest_wait: soon}]\n", []string{"neither auto nor a positive duration"}},
+		{"negative wait", "models: [{name: a, longest_wait: -1s}]\n", []string{"neither auto nor a positive duration"}},
+		{"wrong level", "log_level: loud\n", []string{"log_level", "loud"}},
+		{"duplicate key", "listen: a\nlisten: b\n", []string{"[2:1]"}},
+		{"not a mapping", "- a\n", []string{"[1:1]"}},
+		{"broken", "models: [", []string{"[1:"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			s := defaultSettings()
+			err := parseConfig([]byte(test.text), "", &s)
+			if err == nil {
+				t.Fatal("no error")
+			}
+			for _, part := range test.want {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("error %q lacks %q", err, part)
+				}
+			}
+		})
+	}
+}
+
+func FuzzParseConfig(f *testing.F) {
+	text, err := os.ReadFile("../../deploy/config/r-stitch/tiny.yaml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text)
+	f.Add([]byte("models: [{name: a, threshold: 2}]"))
+	f.Add([]byte("a: &a [*a]"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		s := defaultSettings()
+		if err := parseConfig(text, "", &s); err == nil {
+			_ = s.Validate()
+		}
+	})
+}
+
+// edits must agree with the recursive definition.
+func TestEdits(t *testing.T) {
+	var slow func(a, b string) int
+	slow = func(a, b string) int {
+		if a == "" || b == "" {
+			return len(a) + len(b)
+		}
+		if a[0] == b[0] {
+			return slow(a[1:], b[1:])
+		}
+		return 1 + min(slow(a[1:], b), slow(a, b[1:]), slow(a[1:], b[1:]))
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	word := func() string {
+		b := make([]byte, random.IntN(6))
+		for i := range b {
+			b[i] = "abc"[random.IntN(3)]
+		}
+		return string(b)
+	}
+	for range 500 {
+		a, b := word(), word()
+		if got, want := edits(a, b), slow(a, b); got != want {
+			t.Fatalf("edits(%q, %q) = %d, want %d", a, b, got, want)
+		}
+	}
+}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Exit codes. They are part of the interface: scripts test them.
+const (
+	exitDone        = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitServer      = 3
+	exitBound       = 4
+	exitInterrupted = 130
+)
+
+// exitTopic is what `trctl help exit-codes` prints.
+const exitTopic = `Exit codes of every command:
+    0  done; for serve: stopped by Ctrl-C or SIGTERM after the requests in flight ended
+    1  failed while running: a model that cannot be loaded, an address in use, a file that cannot be read
+    2  wrong usage or configuration; nothing was started
+    3  the server cannot be reached or refused the request (chat, eval --url)
+    4  eval: a bound such as --min-accuracy does not hold
+  130  interrupted before the work was done (a second Ctrl-C ends serve like this)
+`
+
+// errShown ends a command line that only asked for help or the version.
+var errShown = errors.New("shown")
+
+// usageError is a fault of the command line, the environment or a configuration
+// file: nothing was started.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error {
+	return &usageError{fmt.Errorf(format, args...)}
+}
+
+// serverError is a server that did not answer, or refused.
+type serverError struct{ err error }
+
+func (e *serverError) Error() string { return e.err.Error() }
+func (e *serverError) Unwrap() error { return e.err }
+
+// boundError is a measured value outside the bounds that the caller gave.
+type boundError struct{ err error }
+
+func (e *boundError) Error() string { return e.err.Error() }
+func (e *boundError) Unwrap() error { return e.err }
+
+// exitCode maps what a command returned to the process's exit code.
+func exitCode(err error) int {
+	var usage *usageError
+	var server *serverError
+	var bound *boundError
+	switch {
+	case err == nil, errors.Is(err, errShown):
+		return exitDone
+	case errors.As(err, &usage):
+		return exitUsage
+	case errors.Is(err, context.Canceled):
+		return exitInterrupted
+	case errors.As(err, &server):
+		return exitServer
+	case errors.As(err, &bound):
+		return exitBound
+	}
+	return exitFailed
+}

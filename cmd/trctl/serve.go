@@ -1,0 +1,258 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sourcegraph/conc/pool"
+
+	"github.com/tokenrouter/tokenrouter/internal/buildinfo"
+	"github.com/tokenrouter/tokenrouter/internal/node"
+	"github.com/tokenrouter/tokenrouter/models"
+)
+
+// nodeFlags are the settings of a node that commands which start one share.
+type nodeFlags struct {
+	Models         []string   `placeholder:"MODEL" help:"Models, the entry model first: names of embedded models (tiny-s, tiny-m, tiny-l) or checkpoint directories."`
+	Policy         *string    `placeholder:"NAME" help:"Routing policy of the deployment (r-stitch)."`
+	Threshold      *float64   `placeholder:"T" help:"Threshold of the routing policy; for random the probability."`
+	PageSize       *int       `placeholder:"N" help:"Token slots in a page of keys and values (64)."`
+	KVTokens       *int       `name:"kv-tokens" env:"TRCTL_KV_TOKENS" placeholder:"N" help:"Token slots of each model's pool (131072)."`
+	BatchThreshold []int      `placeholder:"B" help:"Fewest ready sequences that start a step, one number for all models or one each (1)."`
+	LongestWait    []waitTime `placeholder:"D" help:"Wait that overrides the batch threshold, auto or a duration, one for all models or one each (auto)."`
+	Workers        *int       `placeholder:"N" help:"CPU threads that a model's step may use (all)."`
+}
+
+type serveCmd struct {
+	File string `short:"f" placeholder:"FILE" help:"Configuration file (YAML)."`
+	nodeFlags
+	Name         *string        `placeholder:"NAME" help:"Name under which clients ask for the models together (tiny, or default)."`
+	Listen       *string        `placeholder:"ADDR" help:"Address of the public endpoint (127.0.0.1:8000)."`
+	DrainTimeout *time.Duration `placeholder:"D" help:"How long requests in flight may take to end after a stop (10s)."`
+	LogLevel     *string        `placeholder:"LEVEL" help:"debug, info, warn or error (info)."`
+}
+
+// Run serves until a signal or until the node fails.
+func (s *serveCmd) Run(ctx context.Context, p process) error {
+	set, err := s.settings()
+	if err != nil {
+		return err
+	}
+	set.Logger = slog.New(slog.NewTextHandler(p.err, &slog.HandlerOptions{Level: set.LogLevel}))
+	ctx, stop := untilSignal(ctx)
+	defer stop()
+	return withNode(ctx, set.Config, func(ctx context.Context, n *node.Node) error {
+		announce(p.out, &set.Config, n.Addr())
+		<-ctx.Done()
+		return nil
+	})
+}
+
+// settings puts file, environment and flags together, the later over the earlier.
+func (s *serveCmd) settings() (settings, error) {
+	set := defaultSettings()
+	if s.File != "" {
+		var err error
+		if set, err = readConfig(s.File); err != nil {
+			return set, err
+		}
+	}
+	overwrite(&set.Listen, s.Listen)
+	overwrite(&set.DrainTimeout, s.DrainTimeout)
+	if s.LogLevel != nil {
+		if err := set.LogLevel.UnmarshalText([]byte(*s.LogLevel)); err != nil {
+			return set, usagef("--log-level: %q is not one of debug, info, warn, error", *s.LogLevel)
+		}
+	}
+	if err := s.apply(&set.Config); err != nil {
+		return set, err
+	}
+	if s.Name != nil {
+		if len(set.Deployments) != 1 {
+			return set, usagef("--name: there are %d deployments, so it is not clear which one is meant", len(set.Deployments))
+		}
+		set.Deployments[0].Name = *s.Name
+	}
+	if err := set.Validate(); err != nil {
+		return set, &usageError{fmt.Errorf("configuration:\n%w", err)}
+	}
+	return set, nil
+}
+
+// apply puts the flags that were given over c.
+func (f *nodeFlags) apply(c *node.Config) error {
+	if len(f.Models) > 0 {
+		c.Models = nil
+		for _, m := range f.Models {
+			named, err := modelNamed(m)
+			if err != nil {
+				return err
+			}
+			c.Models = append(c.Models, named)
+		}
+		c.Deployments = deploymentOf(c.Models, "")
+	}
+	overwrite(&c.PageSize, f.PageSize)
+	overwrite(&c.KVTokens, f.KVTokens)
+	overwrite(&c.Workers, f.Workers)
+	if err := f.applyPolicy(c); err != nil {
+		return err
+	}
+	thresholds, err := forEach(c.Models, f.BatchThreshold, "--batch-threshold")
+	if err != nil {
+		return err
+	}
+	waits, err := forEach(c.Models, f.LongestWait, "--longest-wait")
+	if err != nil {
+		return err
+	}
+	for i := range c.Models {
+		if thresholds != nil {
+			c.Models[i].Threshold = thresholds[i]
+		}
+		if waits != nil {
+			c.Models[i].LongestWait = time.Duration(waits[i])
+		}
+	}
+	return nil
+}
+
+func (f *nodeFlags) applyPolicy(c *node.Config) error {
+	if f.Policy == nil && f.Threshold == nil {
+		return nil
+	}
+	if len(c.Deployments) != 1 {
+		return usagef("--policy and --threshold need exactly one deployment of two or more models; there are %d", len(c.Deployments))
+	}
+	policy := &c.Deployments[0].Policy
+	if f.Policy != nil && *f.Policy != policy.Name {
+		*policy = defaultPolicy(*f.Policy, c.Models)
+	}
+	if f.Threshold != nil {
+		policy.Threshold = f.Threshold
+	}
+	return nil
+}
+
+// forEach spreads a flag's values over the models: none, one for all, or one each.
+func forEach[T any](models []node.Model, values []T, flag string) ([]T, error) {
+	switch len(values) {
+	case 0, len(models):
+		return values, nil
+	case 1:
+		out := make([]T, len(models))
+		for i := range out {
+			out[i] = values[0]
+		}
+		return out, nil
+	}
+	return nil, usagef("%s: %d values for %d models", flag, len(values), len(models))
+}
+
+// modelNamed reads one item of --models: the name of an embedded model, or a
+// checkpoint directory, which is then served under its last path element.
+func modelNamed(item string) (node.Model, error) {
+	m := node.Model{Name: item, Threshold: 1}
+	if slices.Contains(models.Names(), item) {
+		return m, nil
+	}
+	stat, err := os.Stat(item)
+	switch {
+	case err == nil && stat.IsDir():
+		m.Name, m.Dir = filepath.Base(filepath.Clean(item)), item
+		return m, nil
+	case strings.ContainsRune(item, filepath.Separator):
+		return m, usagef("--models: %q is not a directory", item)
+	}
+	hint := ""
+	if near := nearest(item, models.Names()); near != "" {
+		hint = fmt.Sprintf("; did you mean %q?", near)
+	}
+	return m, usagef("--models: %q is neither an embedded model (%s) nor a directory%s", item, strings.Join(models.Names(), ", "), hint)
+}
+
+// withNode runs a node, calls use once it serves, and stops the node when use
+// returns. It returns the first error; both have ended by then.
+func withNode(ctx context.Context, cfg node.Config, use func(context.Context, *node.Node) error) error {
+	cfg.Version = buildinfo.Current().Version
+	n, err := node.New(cfg)
+	if err != nil {
+		return fmt.Errorf("start: %w", err)
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	group := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
+	group.Go(func(ctx context.Context) error {
+		defer stop()
+		return n.Run(ctx)
+	})
+	group.Go(func(ctx context.Context) error {
+		defer stop()
+		select {
+		case <-n.Ready():
+		case <-ctx.Done():
+			return nil
+		}
+		return use(ctx, n)
+	})
+	return group.Wait()
+}
+
+// announce prints what is served and a line to try.
+func announce(w io.Writer, c *node.Config, addr net.Addr) {
+	url := "http://" + reachable(addr)
+	fmt.Fprintf(w, "trctl %s serves on %s\n", buildinfo.Current().Version, url)
+	ask := ""
+	width := 0
+	for _, d := range c.Deployments {
+		width = max(width, len(d.Name))
+	}
+	for _, m := range c.Models {
+		width = max(width, len(m.Name))
+	}
+	for _, d := range c.Deployments {
+		if ask == "" {
+			ask = d.Name
+		}
+		fmt.Fprintf(w, "  %-*s  %s write together, policy %s\n", width, d.Name, strings.Join(d.Models, " + "), describePolicy(d.Policy))
+	}
+	for _, m := range c.Models {
+		if ask == "" {
+			ask = m.Name
+		}
+		from := "embedded"
+		if m.Dir != "" {
+			from = m.Dir
+		}
+		fmt.Fprintf(w, "  %-*s  alone, %s\n", width, m.Name, from)
+	}
+	fmt.Fprintf(w, "Try:\n  curl -sN %s/v1/chat/completions -H 'Content-Type: application/json' -d '{\"model\":%q,\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"What is 48 + 72 * 29?\"}]}'\n", url, ask)
+	fmt.Fprintf(w, "Ctrl-C stops after the requests in flight (%s at most), a second one at once.\n", c.DrainTimeout)
+}
+
+func describePolicy(p node.Policy) string {
+	if p.Threshold == nil {
+		return p.Name
+	}
+	return fmt.Sprintf("%s threshold %g", p.Name, *p.Threshold)
+}
+
+// reachable is an address that a client on this machine can use.
+func reachable(addr net.Addr) string {
+	tcp, ok := addr.(*net.TCPAddr)
+	if !ok {
+		return addr.String()
+	}
+	if tcp.IP.IsUnspecified() {
+		return net.JoinHostPort("127.0.0.1", fmt.Sprint(tcp.Port))
+	}
+	return tcp.String()
+}

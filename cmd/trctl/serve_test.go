@@ -1,0 +1,137 @@
+package main
+
+import (
+	"net"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tokenrouter/tokenrouter/internal/node"
+)
+
+// parseServe runs the parser alone.
+func parseServe(t *testing.T, args ...string) (settings, error) {
+	t.Helper()
+	var c cli
+	parser, err := newParser(&c, process{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parser.Parse(append([]string{"serve"}, args...)); err != nil {
+		return settings{}, err
+	}
+	return c.Serve.settings()
+}
+
+func TestServeSettings(t *testing.T) {
+	dir := t.TempDir()
+	half := 0.5
+	tests := []struct {
+		name string
+		args []string
+		want func(*settings)
+	}{
+		{"nothing", nil, func(*settings) {}},
+		{"scalars", []string{"--listen=:1", "--page-size=16", "--kv-tokens=4096", "--workers=1", "--log-level=error", "--drain-timeout=2s"}, func(s *settings) {
+			s.Listen, s.PageSize, s.KVTokens, s.Workers, s.LogLevel, s.DrainTimeout = ":1", 16, 4096, 1, 8, 2*time.Second
+		}},
+		{"one threshold for all", []string{"--batch-threshold=3", "--longest-wait=20ms"}, func(s *settings) {
+			for i := range s.Models {
+				s.Models[i].Threshold, s.Models[i].LongestWait = 3, 20*time.Millisecond
+			}
+		}},
+		{"a threshold each", []string{"--batch-threshold=1,4", "--longest-wait=auto,1s"}, func(s *settings) {
+			s.Models[1].Threshold, s.Models[1].LongestWait = 4, time.Second
+		}},
+		{"other policy has no threshold", []string{"--policy=random"}, func(s *settings) {
+			s.Deployments[0].Policy = node.Policy{Name: "random"}
+		}},
+		{"same policy keeps its threshold", []string{"--policy=r-stitch"}, func(*settings) {}},
+		{"threshold", []string{"--policy=random", "--threshold=0.5"}, func(s *settings) {
+			s.Deployments[0].Policy = node.Policy{Name: "random", Threshold: &half}
+		}},
+		{"embedded models", []string{"--models=tiny-s,tiny-m"}, func(s *settings) {
+			s.Models[1].Name = "tiny-m"
+			s.Deployments[0].Models = []string{"tiny-s", "tiny-m"}
+		}},
+		{"directories", []string{"--models=tiny-s," + dir, "--name=mine"}, func(s *settings) {
+			name := dir[strings.LastIndexByte(dir, '/')+1:]
+			s.Models[1] = node.Model{Name: name, Dir: dir, Threshold: 1}
+			s.Deployments[0] = node.Deployment{Name: "mine", Models: []string{"tiny-s", name}, Policy: node.Policy{Name: "r-stitch"}}
+		}},
+		{"one model", []string{"--models=tiny-l"}, func(s *settings) {
+			s.Models, s.Deployments = []node.Model{{Name: "tiny-l", Threshold: 1}}, nil
+		}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			want := defaultSettings()
+			test.want(&want)
+			got, err := parseServe(t, test.args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("got  %+v\nwant %+v", got, want)
+			}
+		})
+	}
+}
+
+func TestServeSettingsErrors(t *testing.T) {
+	tests := []struct {
+		name, want string
+		args       []string
+	}{
+		{"unknown model", `did you mean "tiny-s"`, []string{"--models=tiny-x"}},
+		{"no directory", "not a directory", []string{"--models=./nowhere"}},
+		{"policy for one model", "exactly one deployment", []string{"--models=tiny-s", "--policy=random"}},
+		{"name for one model", "0 deployments", []string{"--models=tiny-s", "--name=x"}},
+		{"too many thresholds", "3 values for 2 models", []string{"--batch-threshold=1,2,3"}},
+		{"threshold too small", "models[0].threshold", []string{"--batch-threshold=0"}},
+		{"wait", "neither auto", []string{"--longest-wait=never"}},
+		{"page size", "page_size", []string{"--page-size=0"}},
+		{"level", "--log-level", []string{"--log-level=x"}},
+		{"same model twice", "used twice", []string{"--models=tiny-s,tiny-s"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := parseServe(t, test.args...)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error %v, want one with %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestPrecedence(t *testing.T) {
+	t.Setenv("TRCTL_FILE", "testdata/precedence.yaml")
+	got, err := parseServe(t)
+	if err != nil || got.PageSize != 16 || got.MaxRows != 7 {
+		t.Fatalf("file: page size %d, max rows %d, %v", got.PageSize, got.MaxRows, err)
+	}
+	t.Setenv("TRCTL_PAGE_SIZE", "32")
+	if got, err = parseServe(t); err != nil || got.PageSize != 32 || got.MaxRows != 7 {
+		t.Fatalf("environment over file: page size %d, max rows %d, %v", got.PageSize, got.MaxRows, err)
+	}
+	if got, err = parseServe(t, "--page-size=8"); err != nil || got.PageSize != 8 || got.MaxRows != 7 {
+		t.Fatalf("flag over environment: page size %d, max rows %d, %v", got.PageSize, got.MaxRows, err)
+	}
+}
+
+func TestAnnounce(t *testing.T) {
+	var b strings.Builder
+	cfg := node.Defaults()
+	announce(&b, &cfg, &net.TCPAddr{IP: net.IPv4zero, Port: 8123})
+	for _, part := range []string{
+		"serves on http://127.0.0.1:8123\n",
+		"  tiny    tiny-s + tiny-l write together, policy r-stitch threshold 0.01\n",
+		"  tiny-l  alone, embedded\n",
+		`curl -sN http://127.0.0.1:8123/v1/chat/completions -H 'Content-Type: application/json' -d '{"model":"tiny","stream":true,`,
+	} {
+		if !strings.Contains(b.String(), part) {
+			t.Errorf("announcement lacks %q:\n%s", part, b.String())
+		}
+	}
+}
