@@ -1,0 +1,92 @@
+package cpuexec
+
+// rowBlock is the number of output rows in a unit of matmul: 32 rows of weights
+// stay in the first-level cache while the tokens pass over them.
+const rowBlock = 32
+
+// matmulJob is y[t] = W·x[t], cut by rows of W.
+type matmulJob struct {
+	f       *forward
+	y, x, w []float32
+	n       int // tokens
+	rows, k int // W is [rows, k]
+}
+
+// matmul computes y [n, rows] = x [n, k] · Wᵀ for W [rows, k].
+func (f *forward) matmul(y, x, w []float32, n, rows, k int) {
+	f.mm.y, f.mm.x, f.mm.w, f.mm.n, f.mm.rows, f.mm.k = y, x, w, n, rows, k
+	f.team.run(&f.mm, (rows+rowBlock-1)/rowBlock, n*rows*k >= wideWork)
+}
+
+func (j *matmulJob) unit(_, u int) {
+	first := u * rowBlock
+	n := min(rowBlock, j.rows-first)
+	w := j.w[first*j.k : (first+n)*j.k]
+	t := 0
+	for ; t+4 <= j.n; t += 4 {
+		j.f.k.matmul4(j.y[t*j.rows+first:], j.x[t*j.k:(t+4)*j.k], w, n, j.k, j.rows)
+	}
+	for ; t < j.n; t++ {
+		j.f.k.matvec(j.y[t*j.rows+first:], j.x[t*j.k:(t+1)*j.k], w, n, j.k)
+	}
+}
+
+// attentionJob is one layer's attention, cut by token and key head.
+type attentionJob struct {
+	f *forward
+	l int
+}
+
+func (f *forward) attention(l, n int) {
+	f.at.l = l
+	work := 0
+	for i := range f.tokens {
+		work += 2 * (int(f.tokens[i].pos) + 1) * f.cfg.Heads * f.cfg.HeadDim
+	}
+	f.team.run(&f.at, n*f.cfg.KVHeads, work >= wideWork)
+}
+
+// unit computes the query heads that share one key head, for one token, over all
+// positions up to its own. Positions are taken in order, a page at a time; each
+// score is a product of its own and the weighted sum goes on from page to page,
+// so the size of a page leaves no trace in the result.
+func (j *attentionJob) unit(member, u int) {
+	f, c := j.f, j.f.cfg
+	t, kvHead := u/c.KVHeads, u%c.KVHeads
+	tok := &f.tokens[t]
+	d, group := c.HeadDim, c.Heads/c.KVHeads
+	width := (c.Heads + 2*c.KVHeads) * d
+	length := int(tok.pos) + 1
+	s := f.scores[member][:length]
+	for g := range group {
+		head := kvHead*group + g
+		q := f.qkv[t*width+head*d : t*width+(head+1)*d]
+		for at := 0; at < length; at += f.page {
+			n := min(f.page, length-at)
+			keys := f.tile(int(tok.table[at/f.page]), j.l, 0, kvHead)
+			f.k.matvec(s[at:at+n], q, keys, n, d)
+		}
+		sum := f.k.expSum(s, maxOf(s))
+		out := f.attn[(t*c.Heads+head)*d : (t*c.Heads+head+1)*d]
+		clear(out)
+		for at := 0; at < length; at += f.page {
+			n := min(f.page, length-at)
+			values := f.tile(int(tok.table[at/f.page]), j.l, 1, kvHead)
+			f.k.weightedSum(out, values, s[at:at+n], n, d)
+		}
+		scale := 1 / sum
+		for i := range out {
+			out[i] *= scale
+		}
+	}
+}
+
+func maxOf(s []float32) float32 {
+	m := s[0]
+	for _, v := range s {
+		if v > m {
+			m = v
+		}
+	}
+	return m
+}

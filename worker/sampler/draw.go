@@ -1,0 +1,164 @@
+package sampler
+
+import (
+	"math"
+
+	"github.com/tokenrouter/tokenrouter/api/sampling"
+	"github.com/tokenrouter/tokenrouter/internal/philox"
+)
+
+// gumbelMax is above every value of Gumbel (the largest is 33·ln 2 = 22.87).
+const gumbelMax = 23
+
+// Gumbel maps a random word to a standard Gumbel number.
+func Gumbel(word uint32) float64 {
+	v := (float64(word) + 0.5) * (1.0 / (1 << 32)) // exact, in (0, 1)
+	return -math.Log(-math.Log1p(-v))
+}
+
+// contest keeps the best score seen. Scores are compared with ids as the tie
+// break, so the order in which ids are offered does not matter.
+type contest struct {
+	stream philox.Stream
+	temp   float64
+	id     int32
+	score  float64
+	// block caches the words of ids [4·index, 4·index+4).
+	block [4]uint32
+	index uint32
+	held  bool
+}
+
+func (c *contest) offer(id int32, z float32) {
+	base := float64(z) / c.temp
+	// An id that cannot win with the largest Gumbel number needs no draw. The
+	// outcome is the same; for peaked logits nearly all ids stop here.
+	if base+gumbelMax < c.score {
+		return
+	}
+	if n := uint32(id) / 4; !c.held || n != c.index {
+		c.block, c.index, c.held = c.stream.Block(n), n, true
+	}
+	score := base + Gumbel(c.block[id%4])
+	if score > c.score || score == c.score && id < c.id {
+		c.id, c.score = id, score
+	}
+}
+
+// draw returns the drawn id. first is the id of the largest logit.
+func (s *Sampler) draw(z []float32, first int32, p *sampling.Params, stream philox.Stream) int32 {
+	c := contest{stream: stream, temp: float64(p.Temperature), id: first, score: math.Inf(-1)}
+	c.offer(first, z[first])
+	topK := p.TopK > 0 && int(p.TopK) < len(z)
+	topP := p.TopP > 0 && p.TopP < 1
+	if !topK && !topP {
+		for i, v := range z {
+			c.offer(int32(i), v)
+		}
+		return c.id
+	}
+	k := len(z)
+	if topK {
+		k = int(p.TopK)
+	}
+	prob := 1.0
+	if topP {
+		prob = float64(p.TopP)
+	}
+	for _, id := range s.candidates(z, z[first], k, prob, c.temp) {
+		c.offer(id, z[id])
+	}
+	return c.id
+}
+
+// candidates returns the ids kept by top-k and then top-p, best first. The sum
+// for top-p without top-k runs over all ids in order of id, else over the k
+// candidates in order of rank.
+func (s *Sampler) candidates(z []float32, best float32, k int, prob, temp float64) []int32 {
+	weight := func(id int32) float64 { return math.Exp((float64(z[id]) - float64(best)) / temp) }
+	h := idHeap{z: z, ids: s.order[:0]}
+	for i := range z {
+		h.ids = append(h.ids, int32(i))
+	}
+	s.order = h.ids
+	h.build()
+	s.weights = s.weights[:0]
+	total := 0.0
+	switch {
+	case prob >= 1:
+	case k == len(z):
+		for i := range z {
+			total += weight(int32(i))
+		}
+	default:
+		// Popped ids gather at the end of the heap's memory, the best one last.
+		for range k {
+			id := h.pop()
+			w := weight(id)
+			s.weights = append(s.weights, w)
+			total += w
+		}
+	}
+	n, sum := 0, 0.0
+	for n < k && (n == 0 || prob >= 1 || sum < prob*total) {
+		if n < len(s.weights) {
+			sum += s.weights[n]
+		} else {
+			sum += weight(h.pop())
+		}
+		n++
+	}
+	ids := s.order[len(s.order)-max(n, len(s.weights)):]
+	reverse(ids)
+	return ids[:n]
+}
+
+func reverse(ids []int32) {
+	for i, j := 0, len(ids)-1; i < j; i, j = i+1, j-1 {
+		ids[i], ids[j] = ids[j], ids[i]
+	}
+}
+
+// idHeap is a heap of ids with the best one, by (logit descending, id
+// ascending), at the root.
+type idHeap struct {
+	z   []float32
+	ids []int32
+}
+
+func (h *idHeap) before(a, b int32) bool {
+	return h.z[a] > h.z[b] || h.z[a] == h.z[b] && a < b
+}
+
+func (h *idHeap) build() {
+	for i := len(h.ids)/2 - 1; i >= 0; i-- {
+		h.down(i)
+	}
+}
+
+// pop removes the best id and leaves it just behind the heap's end.
+func (h *idHeap) pop() int32 {
+	n := len(h.ids) - 1
+	h.ids[0], h.ids[n] = h.ids[n], h.ids[0]
+	id := h.ids[n]
+	h.ids = h.ids[:n]
+	h.down(0)
+	return id
+}
+
+func (h *idHeap) down(i int) {
+	for {
+		child := 2*i + 1
+		if child >= len(h.ids) {
+			return
+		}
+		if r := child + 1; r < len(h.ids) && h.before(h.ids[r], h.ids[child]) {
+			child = r
+		}
+		if !h.before(h.ids[child], h.ids[i]) {
+			return
+		}
+		h.ids[i], h.ids[child] = h.ids[child], h.ids[i]
+		i = child
+	}
+}
