@@ -43,7 +43,7 @@ func (d *Decoder) Next(id int32) string {
 			break
 		}
 	}
-	return repairUTF8(s[:n])
+	return RepairUTF8(s[:n])
 }
 
 // Held is the number of bytes held back.

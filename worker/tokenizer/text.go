@@ -10,10 +10,10 @@ import (
 
 const replacement = "\uFFFD"
 
-// repairUTF8 replaces each maximal bad part of s by one U+FFFD, the rule of
+// RepairUTF8 replaces each maximal bad part of s by one U+FFFD, the rule of
 // the Unicode standard (and of browsers, Rust and Python). A bad part is the
 // longest beginning of a character that is cut off, or else one byte.
-func repairUTF8(s string) string {
+func RepairUTF8(s string) string {
 	if utf8.ValidString(s) {
 		return s
 	}

@@ -63,7 +63,7 @@ func (o EncodeOptions) matcher() int {
 // Encode appends the ids of text to dst. Each maximal bad part of invalid
 // UTF-8 counts as one U+FFFD.
 func (t *Tokenizer) Encode(dst []int32, text string, opt EncodeOptions) []int32 {
-	text = repairUTF8(text)
+	text = RepairUTF8(text)
 	m := &t.matchers[opt.matcher()]
 	start := 0
 	for i := m.next(text, 0); i < len(text); {
@@ -161,5 +161,5 @@ func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
 			b.WriteString(t.token(id))
 		}
 	}
-	return repairUTF8(b.String())
+	return RepairUTF8(b.String())
 }

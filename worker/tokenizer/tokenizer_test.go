@@ -52,7 +52,7 @@ func dumbSplit(s string) []string {
 
 func TestSplitAgainstRegexp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := repairUTF8(soup().Draw(t, "text"))
+		s := RepairUTF8(soup().Draw(t, "text"))
 		want := dumbSplit(s)
 		var got []string
 		for rest := s; rest != ""; {
@@ -108,7 +108,7 @@ func TestMergeLoopsAgree(t *testing.T) {
 
 func TestExactNormalForm(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := repairUTF8(soup().Draw(t, "text"))
+		s := RepairUTF8(soup().Draw(t, "text"))
 		if hasMarkRun(s) {
 			t.Skip("x/text breaks long runs of marks")
 		}
@@ -132,7 +132,7 @@ func TestRepairUTF8(t *testing.T) {
 		{"\xf4\x90\x80\x80", "\ufffd\ufffd\ufffd\ufffd"}, {"a\x80b", "a\ufffdb"}, {"\xc3", "\ufffd"},
 		{"\xf4\x8f\xbf", "\ufffd"}, {"\ufffd", "\ufffd"},
 	} {
-		if got := repairUTF8(c.in); got != c.want {
+		if got := RepairUTF8(c.in); got != c.want {
 			t.Errorf("%q: got %q, want %q", c.in, got, c.want)
 		}
 	}

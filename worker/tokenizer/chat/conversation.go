@@ -1,0 +1,85 @@
+package chat
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// Conversation is what a template renders.
+type Conversation struct {
+	Messages []Message
+	// Tools is a JSON array of tool definitions, or empty.
+	Tools json.RawMessage
+	// Args is a JSON object of further template variables, or empty.
+	Args json.RawMessage
+	// AddGenerationPrompt ends the prompt with the opening of an answer.
+	AddGenerationPrompt bool
+}
+
+// Message is one turn.
+type Message struct {
+	Role    string
+	Content string
+	// ContentNull says that the client sent null; Content is then empty.
+	ContentNull bool
+	// ToolCalls is the JSON array of an assistant's calls, or empty.
+	ToolCalls  json.RawMessage
+	Name       string
+	ToolCallID string
+}
+
+// Limits of what a request may ask for.
+const (
+	maxMessages  = 1 << 16
+	maxRoleBytes = 64
+	// maxDepth bounds nested JSON, as templates may walk it recursively.
+	maxDepth = 64
+	// outputFactor and outputSlack bound the rendered text against the input:
+	// a longer one means a template that repeats what it was given.
+	outputFactor = 4
+	outputSlack  = 64 << 10
+)
+
+// ErrConversation says that a conversation is malformed, so the caller's fault.
+var ErrConversation = errors.New("conversation cannot be rendered")
+
+func malformed(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrConversation, fmt.Sprintf(format, args...))
+}
+
+// TemplateError is a refusal by the template itself (raise_exception). Message
+// is the template's own text and meant for the caller.
+type TemplateError struct{ Message string }
+
+func (e *TemplateError) Error() string { return "chat template: " + e.Message }
+
+// size is the length in bytes of all that is rendered.
+func (c *Conversation) size() int {
+	n := len(c.Tools) + len(c.Args)
+	for i := range c.Messages {
+		m := &c.Messages[i]
+		n += len(m.Role) + len(m.Content) + len(m.ToolCalls) + len(m.Name) + len(m.ToolCallID)
+	}
+	return n
+}
+
+// check refuses odd roles: templates write a role between the halves of a
+// control token, so it must not bring any text of its own.
+func (c *Conversation) check() error {
+	if len(c.Messages) > maxMessages {
+		return malformed("%d messages", len(c.Messages))
+	}
+	for i := range c.Messages {
+		role := c.Messages[i].Role
+		if role == "" || len(role) > maxRoleBytes {
+			return malformed("role of message %d has %d bytes", i, len(role))
+		}
+		for _, r := range role {
+			if (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '-' {
+				return malformed("role of message %d has the character %q", i, r)
+			}
+		}
+	}
+	return nil
+}
