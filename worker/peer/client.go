@@ -159,12 +159,18 @@ func (c *Client) connect(ctx context.Context, d *dialing) error {
 	}
 	defer cn.part()
 	body := &upload{conn: cn, done: make(chan struct{})}
-	leaving := context.AfterFunc(ctx, func() {
+	left := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(left)
 		cn.leave(codeClosing)
 		body.wait(c.cfg.Limits.Grace)
 		cancel(ErrClosed)
 	})
-	defer leaving()
+	defer func() {
+		if !stop() {
+			<-left
+		}
+	}()
 
 	req, err := http.NewRequestWithContext(stream, http.MethodPost, c.url, body)
 	if err != nil {

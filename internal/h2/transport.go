@@ -1,0 +1,174 @@
+package h2
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+
+	"golang.org/x/net/http2"
+)
+
+// Transport is an http.RoundTripper with one connection to one server, made
+// when it is needed and again after it has failed. The host of a request's URL
+// names the server but does not pick it: Config.Dial does.
+type Transport struct {
+	cfg Config
+	//lint:ignore SA1019 net/http keeps its connections to itself; we must close and replace ours.
+	http2 *http2.Transport
+
+	// dialing is held (full) by the one that connects. Capacity 1.
+	dialing chan struct{}
+
+	mu   sync.Mutex
+	conn *http2.ClientConn // takes new requests; nil if none
+	// old have been told to go away; their last streams are still open.
+	old    []*http2.ClientConn
+	abort  context.CancelCauseFunc // ends the dial in progress, nil without one
+	closed bool
+}
+
+// NewTransport checks the configuration. It connects nothing.
+func NewTransport(cfg Config) (*Transport, error) {
+	if err := cfg.fill(); err != nil {
+		return nil, err
+	}
+	if cfg.Dial == nil {
+		return nil, errors.New("h2: Config.Dial is nil")
+	}
+	//lint:ignore SA1019 as above.
+	t2, err := http2.ConfigureTransports(&http.Transport{
+		HTTP2:                  cfg.tuning(),
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: maxHeaderBytes,
+		TLSClientConfig:        new(tls.Config),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("configure: %w", err)
+	}
+	return &Transport{cfg: cfg, http2: t2, dialing: make(chan struct{}, 1)}, nil
+}
+
+// RoundTrip sends one request. It returns when the response's header is there.
+func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	cc, err := t.reserve(req.Context())
+	if err != nil {
+		if req.Body != nil {
+			_ = req.Body.Close()
+		}
+		return nil, err
+	}
+	return cc.RoundTrip(req)
+}
+
+// Close closes the connection, ends its streams and refuses further requests.
+func (t *Transport) Close() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
+	if t.abort != nil {
+		t.abort(ErrClosed)
+	}
+	var err error
+	for _, cc := range append(t.old, t.conn) {
+		if cc != nil {
+			err = errors.Join(err, cc.Close())
+		}
+	}
+	t.conn, t.old = nil, nil
+	return err
+}
+
+// reserve returns a connection that will take one request.
+func (t *Transport) reserve(ctx context.Context) (*http2.ClientConn, error) {
+	if cc, err := t.current(); cc != nil || err != nil {
+		return cc, err
+	}
+	select {
+	case t.dialing <- struct{}{}:
+		defer func() { <-t.dialing }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	// Another request may have connected meanwhile.
+	if cc, err := t.current(); cc != nil || err != nil {
+		return cc, err
+	}
+	nc, err := t.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	//lint:ignore SA1019 as above.
+	cc, err := t.http2.NewClientConn(nc)
+	if err != nil {
+		_ = nc.Close()
+		return nil, fmt.Errorf("open connection: %w", err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		_ = cc.Close()
+		return nil, ErrClosed
+	}
+	if !cc.ReserveNewRequest() {
+		_ = cc.Close()
+		return nil, fmt.Errorf("open connection: %w", net.ErrClosed)
+	}
+	t.conn = cc
+	return cc, nil
+}
+
+// current reserves a request on the connection, if there is a good one.
+func (t *Transport) current() (*http2.ClientConn, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.closed:
+		return nil, ErrClosed
+	case t.conn == nil:
+		return nil, nil
+	case t.conn.ReserveNewRequest():
+		return t.conn, nil
+	}
+	still := t.old[:0]
+	for _, cc := range append(t.old, t.conn) {
+		if !cc.State().Closed {
+			still = append(still, cc)
+		}
+	}
+	t.conn, t.old = nil, still
+	return nil, nil
+}
+
+// dial connects and secures the connection. It ends with ctx or with Close. The
+// caller holds the dialing token.
+func (t *Transport) dial(ctx context.Context) (net.Conn, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	t.setAbort(cancel)
+	defer t.setAbort(nil)
+	nc, err := t.cfg.Dial(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("dial: %w", err)
+	}
+	if t.cfg.TLS != nil {
+		nc = tls.Client(nc, t.cfg.TLS)
+	}
+	if err := t.cfg.secure(ctx, nc); err != nil {
+		_ = nc.Close()
+		return nil, fmt.Errorf("secure connection: %w", err)
+	}
+	return nc, nil
+}
+
+func (t *Transport) setAbort(cancel context.CancelCauseFunc) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.abort = cancel
+	if t.closed && cancel != nil {
+		cancel(ErrClosed)
+	}
+}
