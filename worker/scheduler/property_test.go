@@ -27,7 +27,6 @@ type mirror struct {
 type machine struct {
 	t     *rapid.T
 	cfg   Config
-	size  int
 	now   time.Duration
 	s     *Scheduler
 	pool  *kv.Pool
@@ -198,7 +197,7 @@ func (m *machine) shorten(q *mirror, n int) {
 }
 
 func (m *machine) commit(id ID) {
-	q, add := m.seqs[id], m.fresh(rapid.IntRange(0, 3).Draw(m.t, "commit"))
+	q, add := m.seqs[id], m.fresh(rapid.IntRange(0, 2).Draw(m.t, "commit"))
 	ok := q != nil && q.state != Queued && q.flight == 0 && len(add) > 0 && len(q.ids)+len(add) <= q.maxLen
 	if m.expect(m.s.Commit(m.now, id, add...), ok, "commit") {
 		q.ids = append(q.ids, add...)
@@ -206,7 +205,7 @@ func (m *machine) commit(id ID) {
 }
 
 func (m *machine) giveBack(id ID) {
-	q, add := m.seqs[id], m.fresh(rapid.IntRange(0, 9).Draw(m.t, "append"))
+	q, add := m.seqs[id], m.fresh(max(0, rapid.IntRange(-2, 9).Draw(m.t, "append")))
 	ok := q != nil && q.state == Parked && len(q.ids)+len(add) > 0 && len(q.ids)+len(add) <= q.maxLen
 	if m.expect(m.s.Append(m.now, id, add), ok, "append") {
 		q.ids = append(q.ids, add...)
@@ -289,6 +288,50 @@ func (m *machine) drain() {
 	}
 }
 
+// Events of the random test. The generator prefers small numbers.
+const (
+	planEvent = iota
+	completeEvent
+	submitEvent
+	commitEvent
+	appendEvent
+	parkEvent
+	finishEvent
+	truncateEvent
+	parkedEvent
+	admitEvent
+	events
+)
+
+// pick returns a sequence for the event: mostly one for which it is allowed, so
+// that long lives are common, sometimes any.
+func (m *machine) pick(event int) ID {
+	var fit []ID
+	if rapid.IntRange(0, 3).Draw(m.t, "any") > 0 {
+		for id := ID(1); id <= 6; id++ {
+			q := m.seqs[id]
+			ok := false
+			switch event {
+			case submitEvent, parkedEvent:
+				ok = q == nil
+			case commitEvent, parkEvent, truncateEvent:
+				ok = q != nil && q.state == Running && q.flight == 0 && q.ran
+			case appendEvent:
+				ok = q != nil && q.state == Parked
+			case finishEvent:
+				ok = q != nil && q.flight > 0
+			}
+			if ok {
+				fit = append(fit, id)
+			}
+		}
+	}
+	if len(fit) == 0 {
+		return ID(rapid.IntRange(1, 6).Draw(m.t, "id"))
+	}
+	return rapid.SampledFrom(fit).Draw(m.t, "fit")
+}
+
 func TestRandomEvents(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := Config{
@@ -296,12 +339,12 @@ func TestRandomEvents(t *testing.T) {
 			MaxTokens:   rapid.IntRange(1, 12).Draw(t, "tokens"),
 			MaxSlots:    rapid.IntRange(1, 5).Draw(t, "slots"),
 			MaxQueue:    rapid.IntRange(1, 4).Draw(t, "queue"),
-			Threshold:   rapid.IntRange(0, 4).Draw(t, "threshold"),
+			Threshold:   rapid.IntRange(0, 3).Draw(t, "threshold"),
 			LongestWait: time.Duration(rapid.IntRange(0, 20).Draw(t, "wait")) * ms,
 		}
 		cfg.ChunkTokens = rapid.IntRange(1, cfg.MaxTokens).Draw(t, "chunk")
 		size := rapid.IntRange(1, 5).Draw(t, "size")
-		pool, err := kv.NewPool(rapid.IntRange(1, 24).Draw(t, "pages"), size)
+		pool, err := kv.NewPool(rapid.IntRange(4, 32).Draw(t, "pages"), size)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -309,37 +352,40 @@ func TestRandomEvents(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := &machine{t: t, cfg: cfg, size: size, s: s, pool: pool, seqs: map[ID]*mirror{}, busy: map[int32]uint64{}}
+		m := &machine{t: t, cfg: cfg, s: s, pool: pool, seqs: map[ID]*mirror{}, busy: map[int32]uint64{}}
 		for i := range cfg.MaxSlots {
 			m.slots = append(m.slots, step.Slot(i))
 		}
 		depth := rapid.IntRange(1, 2).Draw(t, "depth")
-		for range rapid.IntRange(1, 80).Draw(t, "events") {
-			id := ID(rapid.IntRange(1, 6).Draw(t, "id"))
+		// Long runs are the rule, as small numbers are preferred.
+		for range 150 - rapid.IntRange(0, 149).Draw(t, "fewer events") {
+			event := rapid.IntRange(0, events-1).Draw(t, "event")
+			id := m.pick(event)
 			m.now += time.Duration(rapid.IntRange(0, 10).Draw(t, "later")) * ms
-			switch rapid.IntRange(0, 12).Draw(t, "event") {
-			case 0, 1:
+			switch event {
+			case submitEvent:
 				m.submit(id, false)
-			case 2:
-				m.submit(id, true)
-			case 3:
 				m.admit()
-			case 4, 5:
+			case parkedEvent:
+				m.submit(id, true)
+			case commitEvent:
+				m.commit(id)
+			case appendEvent:
+				m.giveBack(id)
+			case parkEvent:
+				m.park(id)
+			case truncateEvent:
+				m.truncate(id)
+			case finishEvent:
+				m.finish(id)
+			case admitEvent:
+				m.admit()
+			case completeEvent:
+				m.complete()
+			case planEvent:
 				if len(m.plans) < depth {
 					m.plan()
 				}
-			case 6, 7:
-				m.complete()
-			case 8:
-				m.commit(id)
-			case 9:
-				m.giveBack(id)
-			case 10:
-				m.park(id)
-			case 11:
-				m.truncate(id)
-			case 12:
-				m.finish(id)
 			}
 			m.check()
 		}

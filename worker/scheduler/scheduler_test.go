@@ -226,3 +226,18 @@ func TestQueriesOfUnknown(t *testing.T) {
 		}
 	}
 }
+
+// A sequence truncated to nothing starts over with a first pass.
+func TestTruncateToNothing(t *testing.T) {
+	b := newBench(t, testConfig(), 32, 4)
+	b.start(1, 6, 20)
+	b.must(b.s.Truncate(1, 0))
+	if c := b.pool.Counts(); c.Held != 0 || b.s.Counts().Ready != 0 {
+		t.Fatalf("pages %+v, sequences %+v", c, b.s.Counts())
+	}
+	b.must(b.s.Commit(0, 1, 5, 6))
+	p := b.step(0)
+	if p.Kinds[0] != Prefill || p.Batch.Rows[0].Start != 0 || len(p.Truncations) != 1 || p.Truncations[0].Length != 0 {
+		t.Fatalf("plan %+v", p)
+	}
+}
