@@ -1,0 +1,337 @@
+package openai
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+)
+
+// Options are the parameters that both endpoints share.
+type Options struct {
+	Model string
+	// MaxTokens bounds the answer; 0 means that the client gave no limit.
+	MaxTokens int64
+	// Temperature, TopP and TopK are nil if the client left them out. TopK 0 keeps all.
+	Temperature, TopP *float64
+	TopK              *int32
+	Seed              *uint64
+	Stream            bool
+	// IncludeUsage asks for a usage chunk at the end of a stream,
+	// ContinuousUsage for usage in every chunk.
+	IncludeUsage, ContinuousUsage bool
+	// Logprobs is the number of alternatives to report with each token; -1
+	// means that no log-probabilities are wanted.
+	Logprobs int32
+	// Ignored lists unknown fields.
+	Ignored []string
+
+	// limitName is the parameter that set MaxTokens.
+	limitName string
+}
+
+// Limits are a deployment's bounds on a request.
+type Limits struct {
+	MaxContext int // tokens of prompt and answer
+	Vocab      int // number of ids
+}
+
+// Check reports a limit that exceeds the deployment's context.
+func (o *Options) Check(l Limits) *Error {
+	if o.MaxTokens > int64(l.MaxContext) {
+		return invalid(o.limitName, "'%s' is %d, but the model's context holds %d tokens in all", o.limitName, o.MaxTokens, l.MaxContext)
+	}
+	return nil
+}
+
+// Check reports a limit or a prompt id that the deployment does not allow.
+func (r *CompletionRequest) Check(l Limits) *Error {
+	if err := r.Options.Check(l); err != nil {
+		return err
+	}
+	for i, p := range r.Prompts {
+		if len(p.IDs) > l.MaxContext {
+			return badRequest("context_length_exceeded", "prompt",
+				"the prompt has %d tokens, but the model's context holds %d", len(p.IDs), l.MaxContext)
+		}
+		for j, id := range p.IDs {
+			if int(id) >= l.Vocab {
+				where := fmt.Sprintf("prompt[%d]", j)
+				if r.nested {
+					where = fmt.Sprintf("prompt[%d][%d]", i, j)
+				}
+				return invalid("prompt", "'%s' is %d, but ids of this model are below %d", where, id, l.Vocab)
+			}
+		}
+	}
+	return nil
+}
+
+// open checks a body and opens its object.
+func open(body []byte) (*object, *Error) {
+	if err := checkJSON(body); err != nil {
+		return nil, err
+	}
+	o := newObject("", body)
+	if o == nil {
+		return nil, badRequest(CodeInvalidJSON, "", "the body must be a JSON object")
+	}
+	return o, nil
+}
+
+// options takes the shared parameters, and refuses the known ones that would
+// have an effect but are not supported.
+func (o *object) options() Options {
+	var r Options
+	var ok bool
+	if r.Model, ok = o.str("model"); !ok || r.Model == "" {
+		o.fail(missing("model"))
+	}
+	o.limits(&r)
+	if v, ok := o.number("temperature", 0, 2); ok {
+		r.Temperature = &v
+	}
+	if v, ok := o.number("top_p", 0, 1); ok {
+		if v == 0 {
+			o.fail(invalid("top_p", "'top_p' must be above 0 and at most 1"))
+		}
+		r.TopP = &v
+	}
+	if v, ok := o.integer("top_k", -1, math.MaxInt32); ok {
+		k := int32(max(v, 0))
+		r.TopK = &k
+	}
+	if v, ok := o.integer("seed", math.MinInt64, math.MaxInt64); ok {
+		seed := uint64(v)
+		r.Seed = &seed
+	}
+	r.Stream, _ = o.bool("stream")
+	o.streamOptions(&r)
+	o.skipNeutral()
+	o.skipSilently()
+	return r
+}
+
+// limits takes max_tokens and its newer name.
+func (o *object) limits(r *Options) {
+	old, hasOld := o.integer("max_tokens", 1, math.MaxInt64)
+	limit, ok := o.integer("max_completion_tokens", 1, math.MaxInt64)
+	switch {
+	case ok && hasOld && old != limit:
+		o.fail(invalid("max_tokens", "'max_tokens' and 'max_completion_tokens' differ; give one"))
+	case ok:
+		r.MaxTokens, r.limitName = limit, "max_completion_tokens"
+	case hasOld:
+		r.MaxTokens, r.limitName = old, "max_tokens"
+	}
+}
+
+func (o *object) streamOptions(r *Options) {
+	raw, ok := o.take("stream_options")
+	if !ok {
+		return
+	}
+	s := newObject("stream_options.", raw)
+	if s == nil {
+		o.fail(wrongType("stream_options", "an object"))
+		return
+	}
+	if !r.Stream {
+		o.fail(invalid("stream_options", "'stream_options' is only allowed when 'stream' is true"))
+		return
+	}
+	r.IncludeUsage, _ = s.bool("include_usage")
+	r.ContinuousUsage, _ = s.bool("continuous_usage_stats")
+	if v, ok := s.bool("include_obfuscation"); ok && v {
+		s.fail(unsupported("stream_options.include_obfuscation"))
+	}
+	if s.err != nil {
+		o.fail(s.err)
+	}
+}
+
+// skipSilently takes parameters that change nothing in the answer here. Their
+// types are checked all the same.
+func (o *object) skipSilently() {
+	for _, name := range []string{"user", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "request_id"} {
+		o.str(name)
+	}
+	for _, name := range []string{"store", "parallel_tool_calls"} {
+		o.bool(name)
+	}
+	if raw, ok := o.take("metadata"); ok && kind(raw) != '{' {
+		o.fail(wrongType("metadata", "an object"))
+	}
+}
+
+// Message is one turn of a chat.
+type Message struct {
+	Role    string
+	Content string
+	// ToolCalls is the raw JSON array of an assistant's calls, or nil.
+	ToolCalls  json.RawMessage
+	ToolCallID string
+	Name       string
+}
+
+// ChatRequest is the body of POST /v1/chat/completions.
+type ChatRequest struct {
+	Options
+	Messages []Message
+	// TemplateArgs is the raw JSON object chat_template_kwargs, or nil.
+	TemplateArgs json.RawMessage
+}
+
+// ParseChat parses and checks a body.
+func ParseChat(body []byte) (*ChatRequest, *Error) {
+	o, err := open(body)
+	if err != nil {
+		return nil, err
+	}
+	r := &ChatRequest{Options: o.options()}
+	r.Logprobs = o.chatLogprobs()
+	r.Messages = o.messages()
+	r.TemplateArgs = o.templateArgs()
+	r.Ignored = append(r.Ignored, o.unknown()...)
+	if o.err != nil {
+		return nil, o.err
+	}
+	return r, nil
+}
+
+func (o *object) chatLogprobs() int32 {
+	on, _ := o.bool("logprobs")
+	top, given := o.integer("top_logprobs", 0, MaxTopLogprobs)
+	if given && top > 0 && !on {
+		o.fail(invalid("top_logprobs", "'top_logprobs' needs 'logprobs' to be true"))
+	}
+	if !on {
+		return -1
+	}
+	return int32(top)
+}
+
+func (o *object) templateArgs() json.RawMessage {
+	raw, ok := o.take("chat_template_kwargs")
+	if !ok {
+		return nil
+	}
+	var v any
+	switch {
+	case kind(raw) != '{':
+		o.fail(wrongType("chat_template_kwargs", "an object"))
+	case json.Unmarshal(raw, &v) != nil:
+		o.fail(invalid("chat_template_kwargs", "'chat_template_kwargs' holds a number out of range"))
+	case len(v.(map[string]any)) == 0:
+		return nil
+	}
+	return raw
+}
+
+// Prompt is one prompt of a completions request: IDs if it is not nil, else Text.
+type Prompt struct {
+	Text string
+	IDs  []int32
+}
+
+// CompletionRequest is the body of POST /v1/completions.
+type CompletionRequest struct {
+	Options
+	Prompts []Prompt
+	// nested says that ids came as an array of arrays.
+	nested bool
+}
+
+// ParseCompletion parses and checks a body.
+func ParseCompletion(body []byte) (*CompletionRequest, *Error) {
+	o, err := open(body)
+	if err != nil {
+		return nil, err
+	}
+	r := &CompletionRequest{Options: o.options()}
+	r.Logprobs = -1
+	if v, ok := o.integer("logprobs", 0, MaxTopLogprobs); ok {
+		r.Logprobs = int32(v)
+	}
+	o.prompts(r)
+	r.Ignored = o.unknown()
+	if o.err != nil {
+		return nil, o.err
+	}
+	return r, nil
+}
+
+// prompts takes the prompt in any of its four forms.
+func (o *object) prompts(r *CompletionRequest) {
+	raw, ok := o.take("prompt")
+	if !ok {
+		o.fail(missing("prompt"))
+		return
+	}
+	switch kind(raw) {
+	case '"':
+		o.addText(r, raw, "prompt")
+	case '[':
+		o.promptList(r, raw)
+	default:
+		o.fail(wrongType("prompt", "a string, an array of strings, an array of ids or an array of arrays of ids"))
+	}
+	if len(r.Prompts) == 0 {
+		o.fail(invalid("prompt", "'prompt' is empty"))
+	}
+}
+
+// promptList takes an array, whose first element says what it is an array of.
+func (o *object) promptList(r *CompletionRequest, raw json.RawMessage) {
+	var first byte
+	elements(raw, func(_ int, e []byte) bool { first = kind(e); return false })
+	if first == '0' {
+		if ids := o.ids(raw, "prompt"); ids != nil {
+			r.Prompts = append(r.Prompts, Prompt{IDs: ids})
+		}
+		return
+	}
+	r.nested = true
+	elements(raw, func(i int, e []byte) bool {
+		where := fmt.Sprintf("prompt[%d]", i)
+		switch k := kind(e); {
+		case i >= MaxPrompts:
+			o.fail(invalid("prompt", "'prompt' holds more than %d prompts", MaxPrompts))
+		case k != first || k != '"' && k != '[':
+			o.fail(invalid("prompt", "'%s' must be a string or an array of ids, like its neighbours", where))
+		case k == '"':
+			o.addText(r, e, where)
+		default:
+			if ids := o.ids(e, where); ids != nil {
+				r.Prompts = append(r.Prompts, Prompt{IDs: ids})
+			}
+		}
+		return o.err == nil
+	})
+}
+
+func (o *object) addText(r *CompletionRequest, raw []byte, where string) {
+	s, _ := text(raw)
+	if s == "" {
+		o.fail(invalid("prompt", "'%s' is empty", where))
+		return
+	}
+	r.Prompts = append(r.Prompts, Prompt{Text: s})
+}
+
+// ids parses an array of token ids, and names the position of a bad one.
+func (o *object) ids(raw []byte, where string) []int32 {
+	var out []int32
+	elements(raw, func(i int, e []byte) bool {
+		v, err := integer(e)
+		if kind(e) != '0' || err != nil || v < 0 || v > math.MaxInt32 {
+			o.fail(invalid("prompt", "'%s[%d]' is not a token id", where, i))
+			return false
+		}
+		out = append(out, int32(v))
+		return true
+	})
+	if len(out) == 0 {
+		o.fail(invalid("prompt", "'%s' is empty", where))
+	}
+	return out
+}
