@@ -1,0 +1,110 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/sourcegraph/conc/pool"
+)
+
+// Bounds of the public HTTP server.
+const (
+	headerTimeout = 5 * time.Second
+	idleTimeout   = 75 * time.Second
+	maxHeaders    = 32 << 10 // bytes
+	// closeTimeout is how long connections may take to close once no request runs.
+	closeTimeout = 2 * time.Second
+)
+
+// Gateway serves the public API. It is safe for concurrent use.
+type Gateway struct {
+	cfg       Config
+	metrics   *metrics
+	admission *admission
+	started   time.Time
+	// table is what is deployed now; a request keeps the one that it began with.
+	table   atomic.Pointer[table]
+	handler http.Handler
+}
+
+// New checks the configuration and builds a gateway. It starts nothing. Errors
+// wrap ErrConfig, or are the metrics registry's.
+func New(cfg Config) (*Gateway, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	m, err := newMetrics(cfg.Metrics)
+	if err != nil {
+		return nil, err
+	}
+	g := &Gateway{cfg: cfg, metrics: m, admission: newAdmission(cfg.MaxInFlight), started: time.Now()}
+	g.table.Store(newTable(cfg.Deployments, nil, g.started))
+	g.handler = g.routes()
+	return g, nil
+}
+
+// Apply replaces what is deployed. Requests in flight end with what they began
+// with. Calls must not overlap. Errors wrap ErrConfig and change nothing.
+func (g *Gateway) Apply(deployments []Deployment) error {
+	if err := checkDeployments(deployments); err != nil {
+		return err
+	}
+	g.table.Store(newTable(deployments, g.table.Load(), g.started))
+	return nil
+}
+
+// Handler returns the public API. Run serves it too; Handler is for a server
+// of the caller's.
+func (g *Gateway) Handler() http.Handler { return g.handler }
+
+// Run serves the public API on ln until ctx ends, then drains: new requests
+// get 503 and Connection: close, those in flight go on for at most
+// DrainTimeout and are then ended with an error. It closes ln and returns when
+// nothing runs any more, nil after a drain. It may be called once.
+func (g *Gateway) Run(ctx context.Context, ln net.Listener) error {
+	srv := &http.Server{
+		Handler:           g.handler,
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaders,
+		ErrorLog:          slog.NewLogLogger(g.cfg.Logger.Handler(), slog.LevelWarn),
+	}
+	p := pool.New().WithErrors()
+	stopped, stop := context.WithCancel(ctx)
+	p.Go(func() error {
+		defer stop()
+		if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve the public API: %w", err)
+		}
+		return nil
+	})
+	p.Go(func() error {
+		<-stopped.Done()
+		g.drain(context.WithoutCancel(ctx), srv)
+		return nil
+	})
+	return p.Wait()
+}
+
+// drain lets the requests in flight end, then closes the server. The listener
+// stays open meanwhile, so that clients are told rather than cut off.
+func (g *Gateway) drain(ctx context.Context, srv *http.Server) {
+	g.admission.drain()
+	srv.SetKeepAlivesEnabled(false)
+	waiting, cancel := context.WithTimeout(ctx, g.cfg.DrainTimeout)
+	g.admission.wait(waiting)
+	cancel()
+	g.admission.stop()
+	closing, cancel := context.WithTimeout(ctx, closeTimeout)
+	defer cancel()
+	if srv.Shutdown(closing) != nil {
+		_ = srv.Close() // what is left are connections without a request
+	}
+}

@@ -1,0 +1,194 @@
+package gateway
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/tokenrouter/tokenrouter/api/openai"
+)
+
+// headerRequestID names a request. A client's own value is only echoed and
+// logged; nothing is looked up by it.
+const headerRequestID = "X-Request-Id"
+
+// maxRequestID bounds an echoed id, in bytes.
+const maxRequestID = 128
+
+// outcome is how a request ended, for the access log.
+type outcome struct {
+	id     string
+	call   *call // nil for routes that generate nothing
+	cause  string
+	err    error
+	status int // 0 means that of the response
+}
+
+// outcomeKey is where a request's outcome is kept in its context.
+const outcomeKey = "outcome"
+
+// outcomeOf returns the outcome that identify has put in the context.
+func outcomeOf(c echo.Context) *outcome {
+	o, ok := c.Get(outcomeKey).(*outcome)
+	if !ok {
+		o = new(outcome)
+	}
+	return o
+}
+
+// identify gives every answer a request id.
+func (g *Gateway) identify(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		id := c.Request().Header.Get(headerRequestID)
+		if !saneID(id) {
+			id = fmt.Sprintf("req-%016x", random64())
+		}
+		c.Response().Header().Set(headerRequestID, id)
+		c.Set(outcomeKey, &outcome{id: id})
+		return next(c)
+	}
+}
+
+// saneID accepts ids of letters, digits and a few marks.
+func saneID(id string) bool {
+	if id == "" || len(id) > maxRequestID {
+		return false
+	}
+	for _, c := range []byte(id) {
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', strings.IndexByte("-_.:/+=", c) >= 0:
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// record counts and logs every request when it has ended.
+func (g *Gateway) record(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		start := time.Now()
+		if err := next(c); err != nil {
+			c.Error(err)
+		}
+		o := outcomeOf(c)
+		if o.status == 0 {
+			o.status = c.Response().Status
+		}
+		if o.cause == "" {
+			o.cause = "done"
+			if o.status >= http.StatusBadRequest {
+				o.cause = "refused"
+			}
+		}
+		route := c.Path()
+		if route == "" {
+			route = "other"
+		}
+		g.metrics.requests.WithLabelValues(route, strconv.Itoa(o.status)).Inc()
+		g.logEnd(c, o, route, time.Since(start))
+		return nil
+	}
+}
+
+// logEnd writes the one line that every request gets. It never holds text of a
+// prompt or an answer.
+func (g *Gateway) logEnd(c echo.Context, o *outcome, route string, took time.Duration) {
+	level := slog.LevelInfo
+	attrs := []slog.Attr{
+		slog.String("request", o.id), slog.String("route", route), slog.Int("status", o.status),
+		slog.String("cause", o.cause), slog.Duration("took", took),
+	}
+	if call := o.call; call != nil {
+		u := call.usage()
+		share, epoch := 0.0, uint32(0)
+		for _, ch := range call.choices {
+			share += ch.extension.LargeShare() * float64(ch.usage.Completion)
+			epoch = max(epoch, ch.extension.Epoch)
+		}
+		if u.Completion > 0 {
+			share /= float64(u.Completion)
+		}
+		attrs = append(attrs,
+			slog.String("id", call.id), slog.String("deployment", call.d.Name), slog.Bool("stream", call.options.Stream),
+			slog.Int("prompt_tokens", u.Prompt), slog.Int("completion_tokens", u.Completion),
+			slog.Float64("large_share", share), slog.Uint64("epoch", uint64(epoch)), slog.Duration("first_token", call.firstToken))
+	} else if o.status < http.StatusBadRequest {
+		level = slog.LevelDebug // probes, scrapes and lists
+	}
+	if o.err != nil {
+		attrs = append(attrs, slog.Any("err", o.err))
+	}
+	if o.status >= http.StatusInternalServerError {
+		level = slog.LevelWarn
+	}
+	g.cfg.Logger.LogAttrs(c.Request().Context(), level, "request ended", attrs...)
+}
+
+// recover turns a panic into a 500, with the stack in the log alone.
+func (g *Gateway) recover(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) (err error) {
+		defer func() {
+			p := recover()
+			if p == nil {
+				return
+			}
+			if p == http.ErrAbortHandler {
+				panic(p)
+			}
+			g.cfg.Logger.Error("panic in a handler", "request", outcomeOf(c).id, "err", fmt.Sprint(p), "stack", string(debug.Stack()))
+			err = errPanic
+		}()
+		return next(c)
+	}
+}
+
+// authenticate wants a known key for everything but the probes and a browser's
+// preflight. It runs before the router.
+func (g *Gateway) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		r := c.Request()
+		if len(g.cfg.APIKeys) == 0 || r.Method == http.MethodOptions || isProbe(r.URL.Path) || g.knownKey(r.Header) {
+			return next(c)
+		}
+		c.Response().Header().Set("WWW-Authenticate", "Bearer")
+		return &openai.Error{
+			Status: http.StatusUnauthorized, Type: openai.TypeAuthentication, Code: "invalid_api_key",
+			Message: "a valid API key is required: Authorization: Bearer KEY",
+		}
+	}
+}
+
+func isProbe(path string) bool {
+	return path == pathHealthz || path == pathHealth || path == pathReadyz
+}
+
+// maxKey bounds a key, in bytes.
+const maxKey = 512
+
+// knownKey compares the hash of the one bearer key of a request with every
+// known hash, all of them in constant time.
+func (g *Gateway) knownKey(h http.Header) bool {
+	values := h.Values("Authorization")
+	if len(values) != 1 {
+		return false
+	}
+	scheme, key, ok := strings.Cut(values[0], " ")
+	if !ok || !strings.EqualFold(scheme, "bearer") || key == "" || len(key) > maxKey {
+		return false
+	}
+	sum := sha256.Sum256([]byte(key))
+	found := 0
+	for i := range g.cfg.APIKeys {
+		found |= subtle.ConstantTimeCompare(sum[:], g.cfg.APIKeys[i][:])
+	}
+	return found == 1
+}

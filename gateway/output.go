@@ -1,0 +1,201 @@
+package gateway
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/tokenrouter/tokenrouter/api/generate"
+	"github.com/tokenrouter/tokenrouter/api/openai"
+)
+
+// client writes to a client with a deadline for every flush, so that one that
+// does not read cannot hold a request for ever.
+type client struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	timeout time.Duration
+}
+
+func newClient(w http.ResponseWriter, timeout time.Duration) *client {
+	return &client{w: w, control: http.NewResponseController(w), timeout: timeout}
+}
+
+// write sends b at once. Errors wrap errClientGone.
+func (c *client) write(b []byte) error {
+	_ = c.control.SetWriteDeadline(time.Now().Add(c.timeout)) // not every writer has deadlines
+	if _, err := c.w.Write(b); err != nil {
+		return fmt.Errorf("%w: %w", errClientGone, err)
+	}
+	if err := c.control.Flush(); err != nil {
+		return fmt.Errorf("%w: %w", errClientGone, err)
+	}
+	return nil
+}
+
+// done lifts the deadline for the connection's next request.
+func (c *client) done() { _ = c.control.SetWriteDeadline(time.Time{}) }
+
+// sendError writes an error as the whole answer.
+func (c *client) sendError(e *openai.Error) int {
+	if e.Status == statusClientGone {
+		return e.Status
+	}
+	h := c.w.Header()
+	setRetryHeaders(h, e)
+	h.Set("Content-Type", "application/json")
+	c.w.WriteHeader(e.Status)
+	_ = c.write(e.AppendJSON(nil)) // the client may have gone; nothing to do about it
+	return e.Status
+}
+
+// streamOutput sends an answer as server-sent events, one chunk per token.
+type streamOutput struct {
+	*client
+	call   *call
+	chunks *openai.ChunkWriter
+	// buf holds events that are not sent yet.
+	buf     []byte
+	started bool
+	chunk   openai.Chunk
+	token1  [1]openai.Token
+	counted openai.Usage
+	// spoken says which choices have had their first chunk.
+	spoken []bool
+}
+
+func newStreamOutput(c *client, call *call) *streamOutput {
+	return &streamOutput{
+		client: c, call: call, spoken: make([]bool, len(call.choices)),
+		chunks: openai.NewChunkWriter(call.kind, call.id, call.arrived.Unix(), call.d.Name),
+	}
+}
+
+func (o *streamOutput) start() error {
+	h := o.w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-cache")
+	h.Set("X-Accel-Buffering", "no")
+	o.w.WriteHeader(http.StatusOK)
+	o.started = true
+	return o.write(nil)
+}
+
+// token adds a chunk, except for a token that adds neither text nor a
+// log-probability: its bytes come with a later one.
+func (o *streamOutput) token(ch *choice, t *generate.TokenEvent) {
+	if t.Text == "" && !ch.logprobs {
+		return
+	}
+	o.chunk = openai.Chunk{Content: true, Text: t.Text, Model: o.call.d.Models[t.Model]}
+	if ch.logprobs {
+		o.token1[0] = logprobToken(t)
+		o.chunk.Logprobs, o.chunk.Offset = o.token1[:], ch.offset
+	}
+	o.add(ch)
+}
+
+// add completes the present chunk and appends it.
+func (o *streamOutput) add(ch *choice) {
+	o.chunk.Index = ch.index
+	o.chunk.Role = !o.spoken[ch.index]
+	o.spoken[ch.index] = true
+	if o.call.options.ContinuousUsage {
+		o.counted = o.call.usage()
+		o.chunk.Usage = &o.counted
+	}
+	o.buf = o.chunks.Append(o.buf, &o.chunk)
+}
+
+func (o *streamOutput) finish(ch *choice, tail string) {
+	if tail != "" {
+		o.chunk = openai.Chunk{Content: true, Text: tail}
+		o.add(ch)
+	}
+	o.chunk = openai.Chunk{Finish: ch.finish, Extension: &ch.extension, Content: !o.spoken[ch.index]}
+	o.add(ch)
+}
+
+func (o *streamOutput) flush() error {
+	if !o.started || len(o.buf) == 0 {
+		return nil
+	}
+	err := o.write(o.buf)
+	o.buf = o.buf[:0]
+	return err
+}
+
+func (o *streamOutput) keepAlive() error {
+	if !o.started {
+		return nil
+	}
+	return o.write([]byte(openai.KeepAlive))
+}
+
+func (o *streamOutput) end() error {
+	if o.call.options.IncludeUsage {
+		u := o.call.usage()
+		o.buf = o.chunks.Append(o.buf, &openai.Chunk{UsageOnly: true, Usage: &u})
+	}
+	o.buf = append(o.buf, openai.Done...)
+	return o.flush()
+}
+
+func (o *streamOutput) fail(e *openai.Error) int {
+	if !o.started {
+		return o.sendError(e)
+	}
+	if e.Status != statusClientGone {
+		o.buf = openai.AppendErrorEvent(o.buf, e)
+		o.buf = append(o.buf, openai.Done...)
+		_ = o.flush() // the client may have gone; nothing to do about it
+	}
+	return e.Status
+}
+
+// bodyOutput collects an answer and sends it as one JSON body.
+type bodyOutput struct {
+	*client
+	call     *call
+	texts    []strings.Builder
+	logprobs [][]openai.Token
+}
+
+func newBodyOutput(c *client, call *call) *bodyOutput {
+	return &bodyOutput{
+		client: c, call: call,
+		texts: make([]strings.Builder, len(call.choices)), logprobs: make([][]openai.Token, len(call.choices)),
+	}
+}
+
+func (o *bodyOutput) start() error     { return nil }
+func (o *bodyOutput) flush() error     { return nil }
+func (o *bodyOutput) keepAlive() error { return nil }
+
+func (o *bodyOutput) token(ch *choice, t *generate.TokenEvent) {
+	o.texts[ch.index].WriteString(t.Text)
+	if ch.logprobs {
+		o.logprobs[ch.index] = append(o.logprobs[ch.index], logprobToken(t))
+	}
+}
+
+func (o *bodyOutput) finish(ch *choice, tail string) {
+	o.texts[ch.index].WriteString(tail)
+	if ch.logprobs && o.logprobs[ch.index] == nil {
+		o.logprobs[ch.index] = []openai.Token{}
+	}
+}
+
+func (o *bodyOutput) end() error {
+	choices := make([]openai.Choice, len(o.call.choices))
+	for i, ch := range o.call.choices {
+		choices[i] = openai.Choice{Text: o.texts[i].String(), Finish: ch.finish, Logprobs: o.logprobs[i], Extension: &ch.extension}
+	}
+	body := openai.AppendResponse(nil, o.call.kind, o.call.id, o.call.arrived.Unix(), o.call.d.Name, choices, o.call.usage())
+	o.w.Header().Set("Content-Type", "application/json")
+	o.w.WriteHeader(http.StatusOK)
+	return o.write(body)
+}
+
+func (o *bodyOutput) fail(e *openai.Error) int { return o.sendError(e) }

@@ -1,0 +1,150 @@
+package gateway
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// replica is an entry with what this gateway knows of it.
+type replica struct {
+	entry Entry
+	// inFlight counts this gateway's streams to the entry.
+	inFlight atomic.Int64
+	// ejectedUntil is a time in Unix nanoseconds before which the entry is
+	// picked last, because it failed.
+	ejectedUntil atomic.Int64
+}
+
+// eject makes an entry the last choice for a while. Refusals that are the
+// client's fault never lead here.
+func (r *replica) eject(now time.Time, d time.Duration) {
+	r.ejectedUntil.Store(now.Add(d).UnixNano())
+}
+
+// deployment is a Deployment with its replicas.
+type deployment struct {
+	Deployment
+	replicas []*replica
+	turn     atomic.Uint32
+}
+
+// pick returns the replica to submit to: one not yet tried before one that was,
+// a healthy one before an ejected one, then the least loaded, ties in turn. It
+// returns nil if there is none.
+func (d *deployment) pick(now time.Time, tried []*replica) *replica {
+	n := len(d.replicas)
+	if n == 0 {
+		return nil
+	}
+	start := int(d.turn.Add(1)-1) % n
+	var best *replica
+	var bestTried, bestEjected bool
+	var bestLoad int64
+	for i := range n {
+		r := d.replicas[(start+i)%n]
+		wasTried := slices.Contains(tried, r)
+		ejected := now.UnixNano() < r.ejectedUntil.Load()
+		load := r.inFlight.Load()
+		better := best == nil
+		switch {
+		case better:
+		case wasTried != bestTried:
+			better = bestTried
+		case ejected != bestEjected:
+			better = bestEjected
+		default:
+			better = load < bestLoad
+		}
+		if better {
+			best, bestTried, bestEjected, bestLoad = r, wasTried, ejected, load
+		}
+	}
+	return best
+}
+
+// table is an immutable set of deployments.
+type table struct {
+	list   []*deployment
+	byName map[string]*deployment
+}
+
+// newTable builds a table, and keeps what is known of entries that old already had.
+func newTable(list []Deployment, old *table, started time.Time) *table {
+	known := make(map[Entry]*replica)
+	if old != nil {
+		for _, d := range old.list {
+			for _, r := range d.replicas {
+				known[r.entry] = r
+			}
+		}
+	}
+	t := &table{byName: make(map[string]*deployment, len(list))}
+	for i := range list {
+		d := &deployment{Deployment: list[i]}
+		d.Models = slices.Clone(d.Models)
+		if d.Defaults.TopP == 0 {
+			d.Defaults.TopP = 1
+		}
+		if d.Created.IsZero() {
+			d.Created = started
+		}
+		for _, e := range list[i].Entries {
+			r := known[e]
+			if r == nil {
+				r = &replica{entry: e}
+				known[e] = r
+			}
+			d.replicas = append(d.replicas, r)
+		}
+		t.list = append(t.list, d)
+		t.byName[d.Name] = d
+	}
+	return t
+}
+
+// near returns up to three names that a client may have meant.
+func (t *table) near(name string) []string {
+	type guess struct {
+		name     string
+		distance int
+	}
+	var guesses []guess
+	for _, d := range t.list {
+		if n := distance(name, d.Name); n <= max(2, len(d.Name)/3) {
+			guesses = append(guesses, guess{d.Name, n})
+		}
+	}
+	slices.SortStableFunc(guesses, func(a, b guess) int { return a.distance - b.distance })
+	var out []string
+	for _, g := range guesses[:min(3, len(guesses))] {
+		out = append(out, g.name)
+	}
+	return out
+}
+
+// maxCompared bounds the names that distance looks at, in bytes.
+const maxCompared = 64
+
+// distance is the number of insertions, deletions and changes of a byte that
+// turn a into b, both cut to maxCompared.
+func distance(a, b string) int {
+	a, b = a[:min(len(a), maxCompared)], b[:min(len(b), maxCompared)]
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := diagonal
+			if a[i] != b[j] {
+				change++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(change, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,109 @@
+package gateway
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/tokenrouter/tokenrouter/api/openai"
+)
+
+// Paths that answer without a key.
+const (
+	pathHealthz = "/healthz"
+	pathHealth  = "/health" // the name that benchmarks probe
+	pathReadyz  = "/readyz"
+)
+
+// routes builds the handler.
+func (g *Gateway) routes() http.Handler {
+	e := echo.New()
+	e.HideBanner, e.HidePort = true, true
+	e.HTTPErrorHandler = g.sendHTTPError
+	// Before the router, so that no route can be reached around them.
+	e.Pre(g.identify, g.record, g.recover, g.authenticate)
+
+	probes := []string{http.MethodGet, http.MethodHead}
+	e.Match(probes, pathHealthz, g.healthz)
+	e.Match(probes, pathHealth, g.healthz)
+	e.Match(probes, pathReadyz, g.readyz)
+	e.POST("/v1/chat/completions", g.chat)
+	e.POST("/v1/completions", g.completions)
+	e.GET("/v1/models", g.listModels)
+	e.GET("/v1/models/*", g.getModel) // a name may hold slashes
+	if g.cfg.ServeMetrics && g.cfg.Metrics != nil {
+		e.GET("/metrics", echo.WrapHandler(promhttp.HandlerFor(g.cfg.Metrics, promhttp.HandlerOpts{})))
+	}
+	return e
+}
+
+// sendHTTPError answers for errors that handlers return, and for paths and
+// methods that do not exist.
+func (g *Gateway) sendHTTPError(err error, c echo.Context) {
+	if c.Response().Committed {
+		return
+	}
+	var e *openai.Error
+	var he *echo.HTTPError
+	switch {
+	case errors.As(err, &e):
+	case errors.As(err, &he):
+		e = &openai.Error{Status: he.Code, Type: openai.TypeInvalidRequest, Code: "bad_request", Message: http.StatusText(he.Code)}
+		switch he.Code {
+		case http.StatusNotFound:
+			e.Code, e.Message = "not_found", "there is no such path"
+		case http.StatusMethodNotAllowed:
+			e.Code, e.Message = "method_not_allowed", "this path does not answer to that method"
+		}
+	default:
+		e = publicError(err)
+	}
+	newClient(c.Response(), g.cfg.WriteTimeout).sendError(e)
+}
+
+// healthz says that the process answers. It looks at nothing else.
+func (g *Gateway) healthz(c echo.Context) error {
+	return c.JSONBlob(http.StatusOK, []byte(`{"status":"ok"}`))
+}
+
+// readyz says whether new requests may be sent here.
+func (g *Gateway) readyz(c echo.Context) error {
+	if g.admission.isDraining() {
+		return publicError(errDraining)
+	}
+	if g.cfg.Ready != nil {
+		if err := g.cfg.Ready(); err != nil {
+			return serverError(http.StatusServiceUnavailable, "not_ready", err.Error())
+		}
+	}
+	return c.JSONBlob(http.StatusOK, []byte(`{"status":"ready"}`))
+}
+
+func (g *Gateway) listModels(c echo.Context) error {
+	var models []openai.Model
+	for _, d := range g.table.Load().list {
+		models = append(models, d.model())
+	}
+	return c.JSONBlob(http.StatusOK, openai.AppendModels(nil, models))
+}
+
+func (g *Gateway) getModel(c echo.Context) error {
+	name, err := url.PathUnescape(strings.TrimPrefix(c.Param("*"), "/"))
+	if err != nil {
+		name = c.Param("*")
+	}
+	t := g.table.Load()
+	d := t.byName[name]
+	if d == nil {
+		return modelNotFound(t, name)
+	}
+	return c.JSONBlob(http.StatusOK, openai.AppendModel(nil, d.model()))
+}
+
+func (d *deployment) model() openai.Model {
+	return openai.Model{ID: d.Name, Created: d.Created.Unix(), MaxContext: d.MaxContext}
+}
