@@ -29,13 +29,14 @@ type forward struct {
 	invFreq []float32 // [D/2]
 
 	tokens   []token
-	cos, sin []float32 // [T, D/2]
-	x        []float32 // [T, C] residual stream
-	h        []float32 // [T, C] input of a matrix
-	qkv      []float32 // [T, (Hq+2Hk)·D]
-	attn     []float32 // [T, Hq·D]
-	gu       []float32 // [T, 2F]
-	scores   [][]float32
+	cos, sin []float32   // [T, D/2]
+	x        []float32   // [T, C] residual stream
+	h        []float32   // [T, C] input of a matrix
+	qkv      []float32   // [T, (Hq+2Hk)·D]
+	attn     []float32   // [T, Hq·D]
+	gu       []float32   // [T, 2F]
+	scores   [][]float32 // by team member: [MaxContext]
+	sum      [1]float32  // of squares, in norm
 	mm       matmulJob
 	at       attentionJob
 	// trace sees the residual stream [T, C] before layer 0 and after each layer.
@@ -156,9 +157,8 @@ func (f *forward) normRows(y, x, w []float32, n int) {
 }
 
 func (f *forward) norm(y, x, w []float32) {
-	var sum [1]float32
-	f.k.matvec(sum[:], x, x, 1, len(x))
-	scale := float32(1 / math.Sqrt(float64(sum[0])/float64(len(x))+f.cfg.NormEps))
+	f.k.matvec(f.sum[:], x, x, 1, len(x))
+	scale := float32(1 / math.Sqrt(float64(f.sum[0])/float64(len(x))+f.cfg.NormEps))
 	w, y = w[:len(x)], y[:len(x)]
 	for i, v := range x {
 		y[i] = v * scale * w[i]
