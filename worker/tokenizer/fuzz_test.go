@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"encoding/json"
 	"os"
 	"slices"
 	"strings"
@@ -75,14 +76,38 @@ func BenchmarkEncode(b *testing.B) {
 }
 
 func benchEncode(b *testing.B, tok *Tokenizer) {
-	const prose = "The 28 bags hold 70 * 28 = 1960 eggs. Together with the first 40 that makes 2904 eggs, doesn't it?\n\nfunc main() {\n\tfmt.Println(\"hello\")\n}\n中文 и русский текст.\n"
-	text := strings.Repeat(prose, 40)
-	dst := tok.Encode(nil, text, ParseAll())
-	b.SetBytes(int64(len(text)))
-	b.ReportAllocs()
-	for b.Loop() {
-		dst = tok.Encode(dst[:0], text, ParseAll())
+	for _, c := range []struct{ name, text string }{
+		{"prompts", questions(b)},
+		{"mixed", strings.Repeat("Isn't it 2904?\n\nfunc main() {\n\tfmt.Println(\"hello\")\n}\n中文 и русский текст.\n", 400)},
+		{"one-word", strings.Repeat("questiontogetherantidisestablishment", 7000)},
+		{"marks", "a" + strings.Repeat("\u0301\u0323\u0327", 40000)},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			dst := tok.Encode(nil, c.text, ParseAll())
+			b.SetBytes(int64(len(c.text)))
+			b.ReportAllocs()
+			for b.Loop() {
+				dst = tok.Encode(dst[:0], c.text, ParseAll())
+			}
+		})
 	}
+}
+
+// questions are the prompts of the trio's evaluation set, as one text.
+func questions(tb testing.TB) string {
+	text, err := os.ReadFile("../../models/eval/problems.jsonl")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	var b strings.Builder
+	for line := range strings.Lines(string(text)) {
+		var row struct{ Question string }
+		if err := json.Unmarshal([]byte(line), &row); err != nil {
+			tb.Fatal(err)
+		}
+		b.WriteString("<|im_start|>user\n" + row.Question + "<|im_end|>\n<|im_start|>assistant\n")
+	}
+	return b.String()
 }
 
 func BenchmarkDecoder(b *testing.B) {
