@@ -51,7 +51,13 @@ func (s *Scheduler) Next(now time.Duration) (p *Plan, wake time.Duration, ok boo
 	if wake, held := s.held(now); held {
 		return nil, wake, true
 	}
-	p = &Plan{Batch: step.Batch{Step: s.step + 1}}
+	n := min(len(s.ready), s.cfg.MaxRows)
+	p = &Plan{
+		Batch: step.Batch{Step: s.step + 1, Rows: make([]step.Row, 0, n)},
+		IDs:   make([]ID, 0, n),
+		Kinds: make([]Kind, 0, n),
+		seqs:  make([]*sequence, 0, n),
+	}
 	s.fill(p)
 	if len(p.IDs) == 0 {
 		return nil, 0, false
