@@ -1,0 +1,97 @@
+# Sourced by run: the stages, one function each.
+
+STATICCHECK=honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOVULNCHECK=golang.org/x/vuln/cmd/govulncheck@v1.9.0
+
+tools() {
+  need go golang
+  need gcc gcc
+  need curl curl
+  need python3 python3
+  need node nodejs
+  need npm npm
+  python3 -c 'import ensurepip' 2>/dev/null || need python3-venv python3-venv
+  go version
+  python3 --version
+  node --version
+}
+
+# A build prints nothing but download lines.
+build() {
+  go build -o "$work/trctl" ./cmd/trctl 2>"$work/build.err"
+  grep -v '^go: \(downloading\|finding\|extracting\) ' "$work/build.err" && { echo "the build is not silent"; return 1; }
+  CGO_ENABLED=0 go build -o "$work/trctl-nocgo" ./cmd/trctl
+  "$work/trctl" version
+  "$work/trctl-nocgo" version
+}
+
+format() {
+  local unformatted
+  unformatted=$(git ls-files '*.go' | xargs gofmt -l)
+  [ -z "$unformatted" ] || { echo "not formatted:"; echo "$unformatted"; return 1; }
+  bash -n .ci/run .ci/full .ci/stage.sh .ci/stages.sh examples/curl.sh
+}
+
+vet() {
+  go vet ./...
+  CGO_ENABLED=0 go vet ./...
+  (cd test/sdk/go && go vet ./...)
+}
+
+static_check() { go run "$STATICCHECK" ./...; }
+
+# The database of govulncheck may be out of reach; everything else is a finding.
+vulnerabilities() {
+  if go run "$GOVULNCHECK" ./... >"$work/vuln" 2>&1; then
+    tail -n 3 "$work/vuln"
+    return
+  fi
+  if grep -q 'fetching vulnerabilities' "$work/vuln"; then
+    echo "skipped: the vulnerability database cannot be reached"
+    return
+  fi
+  cat "$work/vuln"
+  return 1
+}
+
+tests() { go test -race -shuffle=on ./...; }
+
+# Every kernel compiles for both architectures with both compilers' releases.
+kernels() {
+  if [ ! -d cuda/kernels ]; then
+    echo "skipped: there are no kernels yet"
+    return
+  fi
+  local release
+  for release in nvidia-cuda-nvrtc-cu12 nvidia-cuda-nvrtc; do
+    venv "$release" "$release"
+    local library
+    library=$(find "$work/$release" -name 'libnvrtc.so.*' | head -n 1)
+    echo "$release: $library"
+    TRCTL_NVRTC=$library "$work/trctl" kernels build --arch sm_80,sm_90a --cache "$work/cubins-$release"
+  done
+}
+
+python_clients() {
+  venv python -r examples/requirements.txt -r test/sdk/python/requirements.txt
+  "$work/python/bin/python" examples/openai_client.py
+  "$work/python/bin/python" examples/requests_client.py
+  examples/curl.sh
+  "$work/python/bin/python" -m unittest discover -s test/sdk/python
+}
+
+node_clients() {
+  cp test/sdk/node/* "$work/"
+  (cd "$work" && npm ci --silent --no-audit --no-fund && node --test)
+}
+
+go_clients() { (cd test/sdk/go && go test -count=1 ./...); }
+
+# evaluate MODELS/POLICY FLAG…: prints the report; trctl ends with 4 when a bound does not hold.
+evaluate() { "$work/trctl" eval -o json "$@"; }
+
+evaluations() {
+  evaluate --n 100 --models tiny-s --min-accuracy 0.26 --max-accuracy 0.56
+  evaluate --n 100 --models tiny-l --min-accuracy 0.96
+  evaluate --n 100 --models tiny-s,tiny-l --policy r-stitch --min-accuracy 0.94 --max-large-share 0.15
+}
