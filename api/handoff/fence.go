@@ -29,16 +29,18 @@ const (
 //	same, equal                   Duplicate
 //	same, different               ErrConflict
 //	same, progress with a gap     ErrGap
+//	progress from before the run  ErrConflict
 //	older, or epoch released      ErrStale (an equal Release is a Duplicate)
 type Fence struct {
 	epoch, hop uint32
 	started    bool
 	released   bool
-	// seen and digest say which kinds were applied in the newest turn, and what they held.
+	// seen and digest say which kinds were applied in the newest turn, and what
+	// they held; progress has no digest.
 	seen   [KindAck + 1]bool
 	digest [KindAck + 1]uint64
-	// base and ledger are the tokens reported by progress in this epoch, from
-	// position base on. The next turn is compared with them.
+	// ledger is the newest unbroken run of tokens that progress reported in this
+	// epoch, from position base on. What overlaps it later must be equal.
 	base    int32
 	ledger  []Token
 	overlap int
@@ -100,42 +102,41 @@ func (x *Fence) compare(f *Frame) (int, error) {
 	if len(x.ledger) == 0 || (f.Kind != KindHandoff && f.Kind != KindProgress) {
 		return 0, nil
 	}
-	end := int(x.base) + len(x.ledger)
-	if f.Kind == KindProgress && x.seen[KindProgress] && f.Hop == x.hop && int(f.Base) > end {
-		return 0, x.refuse(ErrGap, f)
+	base, end := int(f.Base), int(x.base)+len(x.ledger)
+	if f.Kind == KindProgress {
+		switch {
+		case f.Base < x.base:
+			return 0, x.refuse(ErrConflict, f)
+		case base > end && x.seen[KindProgress] && f.Hop == x.hop:
+			return 0, x.refuse(ErrGap, f)
+		}
 	}
 	// Positions that both hold are [from, to).
-	from, to := max(x.base, f.Base), min(end, int(f.Base)+len(f.Tokens))
-	for p := int(from); p < to; p++ {
-		if x.ledger[p-int(x.base)] != f.Tokens[p-int(f.Base)] {
+	from, to := max(int(x.base), base), min(end, base+len(f.Tokens))
+	for p := from; p < to; p++ {
+		if x.ledger[p-int(x.base)] != f.Tokens[p-base] {
 			return 0, x.refuse(ErrConflict, f)
 		}
 	}
-	if f.Base < x.base || to <= int(f.Base) {
+	if from > base || to <= from {
 		return 0, nil
 	}
-	return to - int(f.Base), nil
+	return to - base, nil
 }
 
-// apply records f, whose first n tokens are known, as applied.
+// apply records f, whose first n tokens are in the ledger, as applied.
 func (x *Fence) apply(f *Frame, n int) {
 	x.overlap = n
 	x.seen[f.Kind] = true
 	switch f.Kind {
-	case KindRelease:
-		x.released = true
-		x.ledger = nil
 	case KindProgress:
-		if end := int(x.base) + len(x.ledger); len(x.ledger) == 0 || int(f.Base)+n != end {
-			// It does not continue the ledger (a turn after a hand-off whose tokens
-			// were not progress): start a new one.
-			if n < len(f.Tokens) {
-				x.base, x.ledger = f.Base, append(x.ledger[:0], f.Tokens...)
-			}
-			return
+		if len(x.ledger) == 0 || int(f.Base) > int(x.base)+len(x.ledger) {
+			x.base, x.ledger = f.Base, x.ledger[:0]
 		}
 		x.ledger = append(x.ledger, f.Tokens[n:]...)
 		return
+	case KindRelease:
+		x.released, x.ledger = true, nil
 	}
 	x.digest[f.Kind] = digest(f)
 }

@@ -1,0 +1,387 @@
+package handoff
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/tokenrouter/tokenrouter/api/sampling"
+)
+
+// frames has one frame of every shape that the goldens pin down.
+func frames() map[string]Frame {
+	return map[string]Frame{
+		"hello": {
+			Kind: KindHello, ProtocolVersion: Version, Replica: "small-0", Model: "tiny-s",
+			Session: 0x1122334455667788, PeerSession: 0x99, Ack: 7, Credits: 1024,
+		},
+		"ack": {Kind: KindAck, Ack: 0x0102030405060708, Credits: 9},
+		"hop": {
+			Kind: KindHandoff, Seq: 3, Request: 0xabcdef, Epoch: 1, Hop: 5, From: 0, To: 1,
+			Base: 100, Tokens: []Token{{ID: 42, Model: 0}}, Seen: []int32{101, 90},
+		},
+		"hop-state": {
+			Kind: KindHandoff, Seq: 4, Request: 1, Epoch: 2, Hop: 6, From: 1, To: 0,
+			Base: 7, Tokens: []Token{{ID: 1, Model: 1}, {ID: 151642, Model: 1}},
+			State: []byte{1, 2, 3, 4}, Blob: []byte("blob"), Done: DoneLength,
+		},
+		"first": {
+			Kind: KindHandoff, Seq: 1, Request: 2, Epoch: 1, Hop: 1, To: 1,
+			Tokens: []Token{{ID: 5}, {ID: 6}, {ID: 7}},
+			First: &First{Deployment: "pair", PromptLen: 2, Sampling: sampling.Params{
+				Temperature: 0.6, TopP: 0.95, TopK: 20, Seed: 12345, MaxTokens: 100, Logprobs: 2, StopIDs: []int32{3, 4},
+			}},
+			Logprobs: []Logprob{{}, {Logprob: -1}, {Logprob: -0.5, Top: []TopEntry{{ID: 7, Logprob: -0.5}, {ID: 9, Logprob: float32(math.Inf(-1))}}}},
+		},
+		"progress": {
+			Kind: KindProgress, Seq: 9, Request: 3, Epoch: 1, Hop: 2, From: 1,
+			Base: 12, Tokens: []Token{{ID: 8, Model: 1}}, Seen: []int32{12, 13}, State: []byte{9},
+		},
+		"nack":    {Kind: KindNack, Seq: 10, Request: 4, Epoch: 1, Hop: 3, From: 1, Known: 55},
+		"release": {Kind: KindRelease, Seq: 11, Request: 5, Epoch: 1, Hop: 4, Done: DoneError, Code: CodeConflict},
+		"goodbye": {Kind: KindRelease, Done: DoneError, Code: "closing"},
+	}
+}
+
+// A changed golden is a change of the protocol: it needs another Version.
+// UPDATE_GOLDEN=1 writes them.
+func TestGolden(t *testing.T) {
+	for name, f := range frames() {
+		t.Run(name, func(t *testing.T) {
+			got, err := Append(nil, &f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join("testdata", "golden", name+".hex")
+			if os.Getenv("UPDATE_GOLDEN") != "" {
+				if err := os.WriteFile(path, []byte(hexLines(got)), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s := hexLines(got); s != string(want) {
+				t.Fatalf("got\n%swant\n%s", s, want)
+			}
+			var back Frame
+			if err := Decode(got, &back); err != nil {
+				t.Fatal(err)
+			}
+			if !same(&f, &back) {
+				t.Fatalf("decoded\n%+v\nof\n%+v", back, f)
+			}
+		})
+	}
+}
+
+func hexLines(b []byte) string {
+	var s strings.Builder
+	for len(b) > 0 {
+		n := min(16, len(b))
+		s.WriteString(hex.EncodeToString(b[:n]) + "\n")
+		b = b[n:]
+	}
+	return s.String()
+}
+
+// same compares frames by value; an empty slice equals nil.
+func same(a, b *Frame) bool {
+	x, y := *a, *b
+	for _, f := range []*Frame{&x, &y} {
+		if len(f.Tokens) == 0 {
+			f.Tokens = nil
+		}
+		if len(f.Seen) == 0 {
+			f.Seen = nil
+		}
+		if len(f.State) == 0 {
+			f.State = nil
+		}
+		if len(f.Blob) == 0 {
+			f.Blob = nil
+		}
+		f.Logprobs = append([]Logprob(nil), f.Logprobs...)
+		for i := range f.Logprobs {
+			if len(f.Logprobs[i].Top) == 0 {
+				f.Logprobs[i].Top = nil
+			}
+		}
+	}
+	return reflect.DeepEqual(x, y)
+}
+
+// One token of a two-model deployment must stay small on the wire.
+func TestHopSize(t *testing.T) {
+	for k := 1; k <= 8; k++ {
+		f := Frame{
+			Kind: KindHandoff, Seq: math.MaxUint64, Request: math.MaxUint64, Epoch: math.MaxUint32, Hop: math.MaxUint32,
+			To: 1, Base: 1 << 20, Tokens: make([]Token, k), Seen: []int32{1 << 20, 1 << 20},
+		}
+		b, err := AppendFramed(nil, &f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, limit := len(b)-PrefixSize, 48+5*k; got > limit {
+			t.Errorf("%d tokens take %d bytes, more than %d", k, got, limit)
+		}
+	}
+}
+
+// Every prefix of a frame is refused, and so is a byte too many.
+func TestTruncated(t *testing.T) {
+	for name, f := range frames() {
+		b, err := Append(nil, &f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var back Frame
+		for n := range b {
+			if err := Decode(b[:n], &back); !errors.Is(err, ErrTruncated) {
+				t.Errorf("%s cut to %d bytes: %v", name, n, err)
+			}
+		}
+		if err := Decode(append(b, 0), &back); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%s with a byte too many: %v", name, err)
+		}
+	}
+}
+
+func TestRefuse(t *testing.T) {
+	hop := func(edit func(*Frame)) Frame {
+		f := frames()["hop"]
+		edit(&f)
+		return f
+	}
+	first := func(edit func(*First)) Frame {
+		f := frames()["first"]
+		edit(f.First)
+		return f
+	}
+	cases := map[string]struct {
+		f    Frame
+		want error
+	}{
+		"no kind":           {Frame{}, ErrKind},
+		"unknown kind":      {Frame{Kind: 99}, ErrKind},
+		"tokens":            {hop(func(f *Frame) { f.Tokens = make([]Token, MaxTokens+1) }), ErrTooLarge},
+		"state":             {hop(func(f *Frame) { f.State = make([]byte, MaxState+1) }), ErrTooLarge},
+		"blob":              {hop(func(f *Frame) { f.Blob = make([]byte, MaxBlob+1) }), ErrTooLarge},
+		"seen":              {hop(func(f *Frame) { f.Seen = make([]int32, MaxModels+1) }), ErrTooLarge},
+		"seen below 0":      {hop(func(f *Frame) { f.Seen = []int32{-1} }), ErrMalformed},
+		"token below 0":     {hop(func(f *Frame) { f.Tokens[0].ID = -1 }), ErrMalformed},
+		"model":             {hop(func(f *Frame) { f.Tokens[0].Model = MaxModels }), ErrMalformed},
+		"from":              {hop(func(f *Frame) { f.From = MaxModels }), ErrMalformed},
+		"base below 0":      {hop(func(f *Frame) { f.Base = -1 }), ErrMalformed},
+		"base overflows":    {hop(func(f *Frame) { f.Base = math.MaxInt32 }), ErrMalformed},
+		"done":              {hop(func(f *Frame) { f.Done = DoneError + 1 }), ErrMalformed},
+		"logprobs":          {hop(func(f *Frame) { f.Logprobs = make([]Logprob, 2) }), ErrMalformed},
+		"logprob NaN":       {hop(func(f *Frame) { f.Logprobs = []Logprob{{Logprob: float32(math.NaN())}} }), ErrMalformed},
+		"top":               {hop(func(f *Frame) { f.Logprobs = []Logprob{{Top: make([]TopEntry, sampling.MaxLogprobs+1)}} }), ErrTooLarge},
+		"hop with known":    {hop(func(f *Frame) { f.Known = 1 }), ErrMalformed},
+		"hop with code":     {hop(func(f *Frame) { f.Code = "x" }), ErrMalformed},
+		"hop with ack":      {hop(func(f *Frame) { f.Ack = 1 }), ErrMalformed},
+		"progress and done": {hop(func(f *Frame) { f.Kind, f.Done = KindProgress, DoneStop }), ErrMalformed},
+		"first and base":    {func() Frame { f := frames()["first"]; f.Base = 1; return f }(), ErrMalformed},
+		"prompt length":     {first(func(x *First) { x.PromptLen = 4 }), ErrMalformed},
+		"temperature":       {first(func(x *First) { x.Sampling.Temperature = float32(math.Inf(1)) }), ErrMalformed},
+		"top-p":             {first(func(x *First) { x.Sampling.TopP = -1 }), ErrMalformed},
+		"top-k":             {first(func(x *First) { x.Sampling.TopK = -1 }), ErrMalformed},
+		"alternatives":      {first(func(x *First) { x.Sampling.Logprobs = 21 }), ErrMalformed},
+		"stop ids":          {first(func(x *First) { x.Sampling.StopIDs = make([]int32, 65) }), ErrTooLarge},
+		"stop id below 0":   {first(func(x *First) { x.Sampling.StopIDs = []int32{-1} }), ErrMalformed},
+		"deployment":        {first(func(x *First) { x.Deployment = strings.Repeat("x", 65) }), ErrTooLarge},
+		"deployment line":   {first(func(x *First) { x.Deployment = "a\nb" }), ErrMalformed},
+		"nack below 0":      {Frame{Kind: KindNack, Known: -1}, ErrMalformed},
+		"nack with tokens":  {Frame{Kind: KindNack, Tokens: make([]Token, 1)}, ErrMalformed},
+		"release and known": {Frame{Kind: KindRelease, Known: 1}, ErrMalformed},
+		"ack with a turn":   {Frame{Kind: KindAck, Request: 1}, ErrMalformed},
+		"hello session":     {Frame{Kind: KindHello, ProtocolVersion: Version}, ErrMalformed},
+		"hello version":     {Frame{Kind: KindHello, ProtocolVersion: 9, Session: 1}, ErrVersion},
+		"hello name":        {Frame{Kind: KindHello, ProtocolVersion: Version, Session: 1, Replica: "\xff"}, ErrMalformed},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			dst := []byte("kept")
+			got, err := Append(dst, &c.f)
+			if !errors.Is(err, c.want) {
+				t.Fatalf("error %v, want %v", err, c.want)
+			}
+			if string(got) != "kept" {
+				t.Fatalf("dst became %q", got)
+			}
+		})
+	}
+}
+
+// Lengths that lie are refused before anything is allocated for them.
+func TestLies(t *testing.T) {
+	hop := frames()["hop"]
+	b, err := Append(nil, &hop)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[32], b[33], b[34], b[35] = 0, 0, 1, 0 // 65,536 tokens
+	var f Frame
+	n := testing.AllocsPerRun(10, func() {
+		if err := Decode(b, &f); err != ErrTruncated {
+			t.Fatal(err)
+		}
+	})
+	if n > 0 {
+		t.Errorf("a false count allocates %v times", n)
+	}
+	b[34] = 0xff
+	if err := Decode(b, &f); !errors.Is(err, ErrTooLarge) {
+		t.Fatal(err)
+	}
+	if err := Decode(make([]byte, MaxFrameSize+1), &f); !errors.Is(err, ErrTooLarge) {
+		t.Fatal(err)
+	}
+}
+
+func TestVersionError(t *testing.T) {
+	b, err := Append(nil, &Frame{Kind: KindHello, ProtocolVersion: Version, Session: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[2] = 77
+	b = append(b[:4], "whatever another version says"...)
+	var f Frame
+	var ve *VersionError
+	if err := Decode(b, &f); !errors.As(err, &ve) || !errors.Is(err, ErrVersion) {
+		t.Fatal(err)
+	}
+	if ve.Ours != Version || ve.Theirs != 77 || !strings.Contains(ve.Error(), "77") {
+		t.Fatalf("%v", ve)
+	}
+}
+
+// The usual hop costs no allocation in either direction.
+func TestNoAllocs(t *testing.T) {
+	f := frames()["hop"]
+	var buf []byte
+	var back Frame
+	if n := testing.AllocsPerRun(100, func() {
+		buf, _ = Append(buf[:0], &f)
+		_ = Decode(buf, &back)
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestReader(t *testing.T) {
+	big := Frame{Kind: KindHandoff, Request: 1, Tokens: make([]Token, 20_000)}
+	for i := range big.Tokens {
+		big.Tokens[i].ID = int32(i)
+	}
+	var stream []byte
+	var want []Frame
+	for _, f := range frames() {
+		want = append(want, f, big)
+	}
+	for i := range want {
+		var err error
+		if stream, err = AppendFramed(stream, &want[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, src := range map[string]io.Reader{
+		"whole": bytes.NewReader(stream),
+		"bytes": iotest.OneByteReader(bytes.NewReader(stream)),
+		"half":  iotest.HalfReader(bytes.NewReader(stream)),
+	} {
+		r := NewReader(src)
+		var f Frame
+		for i := range want {
+			if err := r.Next(&f); err != nil {
+				t.Fatalf("%s: frame %d: %v", name, i, err)
+			}
+			if !same(&f, &want[i]) {
+				t.Fatalf("%s: frame %d differs", name, i)
+			}
+		}
+		if err := r.Next(&f); err != io.EOF || r.Buffered() != 0 {
+			t.Fatalf("%s: end: %v", name, err)
+		}
+	}
+	hop := frames()["hop"]
+	one, err := AppendFramed(nil, &hop)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := 1; n < len(one); n++ {
+		r := NewReader(bytes.NewReader(one[:n]))
+		var f Frame
+		if err := r.Next(&f); !errors.Is(err, ErrTruncated) {
+			t.Fatalf("%d bytes: %v", n, err)
+		}
+	}
+	for prefix, want := range map[string]error{
+		"\x00\x00\x00\x00": ErrMalformed,
+		"\xff\xff\xff\xff": ErrTooLarge,
+		"\x01\x00\x40\x00": ErrTooLarge,
+		"\x00\x00\x40\x00": ErrTruncated,
+	} {
+		var f Frame
+		if err := NewReader(strings.NewReader(prefix)).Next(&f); !errors.Is(err, want) {
+			t.Errorf("prefix %x: %v, want %v", prefix, err, want)
+		}
+	}
+}
+
+// FuzzFrame holds the decoder to: no panic, and every accepted frame encodes to
+// the very same bytes.
+func FuzzFrame(f *testing.F) {
+	for _, fr := range frames() {
+		b, err := Append(nil, &fr)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+		f.Add(b[:len(b)/2])
+	}
+	var used Frame // decoded into again and again, as a link does
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var fresh Frame
+		err := Decode(b, &fresh)
+		if err2 := Decode(b, &used); (err == nil) != (err2 == nil) {
+			t.Fatalf("fresh: %v, reused: %v", err, err2)
+		}
+		if err != nil {
+			return
+		}
+		if !same(&fresh, &used) {
+			t.Fatalf("fresh %+v\nreused %+v", fresh, used)
+		}
+		back, err := Append(nil, &fresh)
+		if err != nil {
+			t.Fatalf("decoded but not encoded: %v", err)
+		}
+		if !bytes.Equal(back, b) {
+			t.Fatalf("decoded\n%x\nencoded\n%x", b, back)
+		}
+	})
+}
+
+func BenchmarkHop(b *testing.B) {
+	f := frames()["hop"]
+	var buf []byte
+	var back Frame
+	b.ReportAllocs()
+	for b.Loop() {
+		buf, _ = Append(buf[:0], &f)
+		if err := Decode(buf, &back); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
