@@ -1,0 +1,56 @@
+package nvrtc
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Usage is what the assembler says about one kernel.
+type Usage struct {
+	// Kernel is the plain name.
+	Kernel string
+	// Registers are per thread.
+	Registers int
+	// StackBytes, SpillStoreBytes and SpillLoadBytes are per thread; a kernel that spills nothing has zeros.
+	StackBytes, SpillStoreBytes, SpillLoadBytes int
+	// SharedBytes is the static shared memory of a block.
+	SharedBytes int
+}
+
+// Usage reads the resources of each kernel from the log, so that tests without a GPU can bound registers and spills.
+// It is empty when the library logged none.
+func (b Binary) Usage() []Usage {
+	var out []Usage
+	for line := range strings.Lines(b.Log) {
+		if m := entryLine.FindStringSubmatch(line); m != nil {
+			out = append(out, Usage{Kernel: m[1]})
+			continue
+		}
+		if len(out) == 0 {
+			continue
+		}
+		u := &out[len(out)-1]
+		for _, field := range usageFields {
+			if m := field.pattern.FindStringSubmatch(line); m != nil {
+				// The pattern admits digits only; a number beyond int stays 0.
+				*field.value(u), _ = strconv.Atoi(m[1])
+			}
+		}
+	}
+	return out
+}
+
+var (
+	entryLine   = regexp.MustCompile(`Compiling entry function '([^']+)'`)
+	usageFields = []struct {
+		pattern *regexp.Regexp
+		value   func(*Usage) *int
+	}{
+		{regexp.MustCompile(`Used (\d+) registers`), func(u *Usage) *int { return &u.Registers }},
+		{regexp.MustCompile(`(\d+) bytes stack frame`), func(u *Usage) *int { return &u.StackBytes }},
+		{regexp.MustCompile(`(\d+) bytes spill stores`), func(u *Usage) *int { return &u.SpillStoreBytes }},
+		{regexp.MustCompile(`(\d+) bytes spill loads`), func(u *Usage) *int { return &u.SpillLoadBytes }},
+		{regexp.MustCompile(`(\d+) bytes smem`), func(u *Usage) *int { return &u.SharedBytes }},
+	}
+)
