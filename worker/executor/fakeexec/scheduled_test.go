@@ -47,10 +47,24 @@ func config(i int) executor.SeqConfig {
 
 func peerToken(i, position, vocab int) int32 { return int32((i*31 + position*7) % vocab) }
 
-// serve computes the same answers through scheduler, page pool and executor.
+// server computes the same answers through scheduler, page pool and executor.
 // The executor checks every batch. Where visit says so, the sampled token is
-// dropped, the sequence is parked, and the peer's token comes back some steps later.
-func serve(t *rapid.T, cfg scheduler.Config, info executor.Info, requests []request, visit func(id, position int) bool, away int) [][]int32 {
+// dropped, the sequence is parked, and the peer's token comes back some rounds later.
+type server struct {
+	t        *rapid.T
+	e        *fakeexec.Executor
+	s        *scheduler.Scheduler
+	pool     *kv.Pool
+	requests []request
+	visit    func(id, position int) bool
+	away     int // rounds
+	now      time.Duration
+	back     map[scheduler.ID]int // parked sequences and the round of their return
+	out      [][]int32
+	left     int
+}
+
+func newServer(t *rapid.T, cfg scheduler.Config, info executor.Info, requests []request) *server {
 	e, err := fakeexec.New(fakeexec.Config{Info: info})
 	must(t, err)
 	pool, err := kv.NewPool(info.Pages, info.PageSize)
@@ -60,87 +74,91 @@ func serve(t *rapid.T, cfg scheduler.Config, info executor.Info, requests []requ
 	for i, r := range requests {
 		must(t, s.Submit(0, scheduler.ID(i), scheduler.Spec{Tokens: r.prompt, MaxLen: len(r.prompt) + r.answer, Logprobs: -1}))
 	}
-	type visitor struct {
-		id   scheduler.ID
-		back int // round
+	return &server{
+		t: t, e: e, s: s, pool: pool, requests: requests,
+		back: map[scheduler.ID]int{}, out: make([][]int32, len(requests)), left: len(requests),
 	}
-	out := make([][]int32, len(requests))
-	var parked []visitor
-	var now time.Duration
-	// finishIfDone ends a request whose answer is complete.
-	finishIfDone := func(id scheduler.ID) bool {
-		r := requests[id]
-		if s.Known(id) < len(r.prompt)+r.answer {
-			return false
-		}
-		out[id] = slices.Clone(s.Tokens(id))
-		slot, bound, err := s.Finish(id)
-		must(t, err)
-		if bound {
-			e.Close(slot)
-		}
-		return true
+}
+
+// finishIfDone ends a request whose answer is complete.
+func (v *server) finishIfDone(id scheduler.ID) {
+	r := v.requests[id]
+	if v.s.Known(id) < len(r.prompt)+r.answer {
+		return
 	}
-	left := len(requests)
-	for round := 0; left > 0; round++ {
-		if round > 10000 {
-			t.Fatalf("hangs: %+v", s.Counts())
+	v.out[id] = slices.Clone(v.s.Tokens(id))
+	slot, bound, err := v.s.Finish(id)
+	must(v.t, err)
+	if bound {
+		v.e.Close(slot)
+	}
+	v.left--
+}
+
+// arrive admits sequences and takes back those whose visit is over.
+func (v *server) arrive(round int) {
+	for _, id := range v.s.Admit(v.now) {
+		slot, err := v.e.Open(config(int(id)))
+		must(v.t, err)
+		must(v.t, v.s.Bind(id, slot))
+	}
+	for id := range scheduler.ID(len(v.requests)) {
+		if at, parked := v.back[id]; parked && at <= round {
+			delete(v.back, id)
+			must(v.t, v.s.Append(v.now, id, []int32{peerToken(int(id), v.s.Known(id), v.e.Info().Vocab)}))
+			v.finishIfDone(id)
 		}
-		now += time.Millisecond
-		for _, id := range s.Admit(now) {
-			slot, err := e.Open(config(int(id)))
-			must(t, err)
-			must(t, s.Bind(id, slot))
+	}
+}
+
+// execute runs a plan and applies its results.
+func (v *server) execute(p *scheduler.Plan, round int) {
+	for _, c := range p.Truncations {
+		must(v.t, v.e.Truncate(c.Slot, c.Length))
+	}
+	ticket, err := v.e.Launch(&p.Batch)
+	must(v.t, err)
+	var r step.Result
+	must(v.t, v.e.Wait(v.t.Context(), ticket, &r))
+	v.s.Complete(v.now, p, time.Millisecond)
+	for _, o := range r.Out {
+		id := p.IDs[o.Row]
+		if int(o.Position) != v.s.Known(id) {
+			v.t.Fatalf("sequence %d: sampled position %d, known %d", id, o.Position, v.s.Known(id))
 		}
-		parked = slices.DeleteFunc(parked, func(v visitor) bool {
-			if v.back > round {
-				return false
-			}
-			must(t, s.Append(now, v.id, []int32{peerToken(int(v.id), s.Known(v.id), info.Vocab)}))
-			if finishIfDone(v.id) {
-				left--
-			}
-			return true
-		})
-		p, wake, ok := s.Next(now)
-		if p == nil {
-			if ok {
-				now = wake
-			}
+		if v.visit(int(id), v.s.Known(id)) {
+			must(v.t, v.s.Park(id))
+			v.back[id] = round + v.away
 			continue
 		}
-		for _, c := range p.Truncations {
-			must(t, e.Truncate(c.Slot, c.Length))
+		must(v.t, v.s.Commit(v.now, id, o.Token))
+		v.finishIfDone(id)
+	}
+	must(v.t, v.s.Check())
+}
+
+func (v *server) serve() [][]int32 {
+	for round := 0; v.left > 0; round++ {
+		if round > 10000 {
+			v.t.Fatalf("hangs: %+v", v.s.Counts())
 		}
-		ticket, err := e.Launch(&p.Batch)
-		must(t, err)
-		var r step.Result
-		must(t, e.Wait(t.Context(), ticket, &r))
-		s.Complete(now, p, time.Millisecond)
-		for _, o := range r.Out {
-			id := p.IDs[o.Row]
-			if int(o.Position) != s.Known(id) {
-				t.Fatalf("sequence %d: sampled position %d, known %d", id, o.Position, s.Known(id))
-			}
-			if visit(int(id), s.Known(id)) {
-				must(t, s.Park(id))
-				parked = append(parked, visitor{id, round + away})
-				continue
-			}
-			must(t, s.Commit(now, id, o.Token))
-			if finishIfDone(id) {
-				left--
-			}
+		v.now += time.Millisecond
+		v.arrive(round)
+		p, wake, waiting := v.s.Next(v.now)
+		switch {
+		case p != nil:
+			v.execute(p, round)
+		case waiting:
+			v.now = wake
 		}
-		must(t, s.Check())
 	}
-	if c := pool.Counts(); c.Free != c.Total {
-		t.Fatalf("pages left over: %+v", c)
+	if c := v.pool.Counts(); c.Free != c.Total {
+		v.t.Fatalf("pages left over: %+v", c)
 	}
-	if got := e.Stats().OpenSlots; got != 0 {
-		t.Fatalf("%d slots left open", got)
+	if got := v.e.Stats().OpenSlots; got != 0 {
+		v.t.Fatalf("%d slots left open", got)
 	}
-	return out
+	return v.out
 }
 
 func must(t *rapid.T, err error) {
@@ -176,7 +194,9 @@ func TestSameTokensUnderAnySchedule(t *testing.T) {
 			ChunkTokens: rapid.IntRange(1, info.MaxTokens).Draw(t, "chunk"),
 			Threshold:   rapid.IntRange(1, 5).Draw(t, "threshold"),
 		}
-		got := serve(t, cfg, info, requests, visit, rapid.IntRange(1, 5).Draw(t, "away"))
+		v := newServer(t, cfg, info, requests)
+		v.visit, v.away = visit, rapid.IntRange(1, 5).Draw(t, "away")
+		got := v.serve()
 		for i, want := range reference(info.Vocab, requests, visit) {
 			if !slices.Equal(got[i], want) {
 				t.Fatalf("request %d: got %v, want %v", i, got[i], want)
