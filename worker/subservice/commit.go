@@ -9,7 +9,7 @@ import (
 
 // commitHere commits a token sampled by this replica, and the ids that the
 // policy injects after it. It reports whether the answer has ended.
-func (s *Subservice) commitHere(q *sequence, out *step.Out, inject []int32) (ended bool) {
+func (s *Subservice) commitHere(q *sequence, out *step.Out, d policies.Decision) (ended bool) {
 	from := len(q.q.Out)
 	lp := handoff.Logprob{Logprob: out.Logprob}
 	if q.params.Logprobs > 0 {
@@ -20,7 +20,7 @@ func (s *Subservice) commitHere(q *sequence, out *step.Out, inject []int32) (end
 	lps := []handoff.Logprob{lp}
 	q.commit(out.Token, q.q.Self)
 	done := q.finished()
-	for _, id := range inject {
+	for _, id := range d.Inject {
 		if done != handoff.NotDone {
 			break
 		}
@@ -35,7 +35,7 @@ func (s *Subservice) commitHere(q *sequence, out *step.Out, inject []int32) (end
 		return true
 	}
 	if q.entry != nil {
-		s.report(q, from, lps)
+		s.report(q, from, lps, d.To)
 	} else if q.params.Logprobs >= 0 {
 		q.collab.logprobs = append(q.collab.logprobs, lps...)
 	}
@@ -46,9 +46,10 @@ func (s *Subservice) commitHere(q *sequence, out *step.Out, inject []int32) (end
 	return true
 }
 
-// report sends the gateway the answer's tokens from index from on, and the
-// owner of the turn and the policy state if they have changed.
-func (s *Subservice) report(q *sequence, from int, lps []handoff.Logprob) {
+// report sends the gateway the answer's tokens from index from on, and who has
+// the turn after them and the policy state if they have changed. A resumed
+// request starts from just that, so it must hold as soon as the tokens do.
+func (s *Subservice) report(q *sequence, from int, lps []handoff.Logprob, owner policies.ModelID) {
 	e := generate.Event{Kind: generate.EventTokens, Epoch: q.epoch, Base: int32(from)}
 	for i, id := range q.q.Out[from:] {
 		t := generate.TokenEvent{ID: id, Model: uint8(q.q.Models[from+i]), Text: q.entry.decoder.Next(id)}
@@ -56,10 +57,6 @@ func (s *Subservice) report(q *sequence, from int, lps []handoff.Logprob) {
 			s.addLogprob(&t, &lps[i])
 		}
 		e.Tokens = append(e.Tokens, t)
-	}
-	owner := q.q.Self
-	if q.away {
-		owner = q.turn
 	}
 	if owner != q.entry.reportedTurn || q.q.State != q.entry.reportedState {
 		q.entry.reportedTurn, q.entry.reportedState = owner, q.q.State

@@ -179,7 +179,7 @@ func (s *Subservice) applyDecision(q *sequence, out *step.Out, d policies.Decisi
 		return
 	}
 	if d.Keep {
-		if s.commitHere(q, out, d.Inject) {
+		if s.commitHere(q, out, d) {
 			return // finished
 		}
 	}

@@ -20,14 +20,14 @@
 //
 // # Life of a sequence
 //
-//	        Generate                 first hand-off
-//	           │                           │
-//	           ▼         Admit             ▼
-//	        queued ─────────────────▶ running ◀───────────────┐
-//	                                   │   │                  │ hand-off arrives
-//	              commit finishes it   │   │ Route says go    │ (append, resume)
-//	                                   ▼   ▼                  │
-//	                              finished parked/resident ───┘
+//	Generate                 first hand-off
+//	   │                           │
+//	   ▼         Admit             ▼
+//	queued ─────────────────▶ running ◀───────────────┐
+//	                           │   │                  │ hand-off arrives
+//	      commit finishes it   │   │ Route says go    │ (append, resume)
+//	                           ▼   ▼                  │
+//	                      finished parked/resident ───┘
 //
 // At the entry a sequence whose turn is elsewhere is parked; at a collaborator
 // it is resident. Both keep slot and pages, so that a returning turn costs an

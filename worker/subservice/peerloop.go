@@ -156,7 +156,11 @@ func (s *Subservice) reportArrived(q *sequence, from int, f *handoff.Frame) {
 	if n := len(q.q.Out) - from; len(f.Logprobs) >= n {
 		lps = f.Logprobs[len(f.Logprobs)-n:]
 	}
-	s.report(q, from, lps)
+	owner := q.q.Self
+	if q.away {
+		owner = q.turn
+	}
+	s.report(q, from, lps, owner)
 }
 
 // resume goes on with a sequence whose turn has come back.

@@ -86,7 +86,7 @@ func (s *Subservice) promptIDs(req *generate.Request) ([]int32, *generate.Error)
 	case req.PromptIDs != nil:
 		ids = slices.Clone(req.PromptIDs)
 	default:
-		ids = s.cfg.Tokenizer.Encode(nil, req.Prompt, tokenizer.EncodeOptions{ParseAdded: true})
+		ids = s.cfg.Tokenizer.Encode(nil, req.Prompt, tokenizer.EncodeOptions{Special: true, Added: true})
 	}
 	if len(ids) == 0 {
 		return nil, &generate.Error{Code: generate.CodeInvalid, Message: "the prompt is empty", Param: promptParam(req)}
@@ -111,14 +111,17 @@ func (s *Subservice) chatIDs(req *generate.Request) ([]int32, *generate.Error) {
 		})
 	}
 	ids, err := chat.EncodeChat(s.cfg.Tokenizer, s.cfg.Template, conv)
-	if err != nil {
-		var template *chat.TemplateError
-		if errors.As(err, &template) {
-			return nil, &generate.Error{Code: generate.CodeTemplate, Message: template.Error(), Param: "messages"}
-		}
-		return nil, &generate.Error{Code: generate.CodeTemplate, Message: err.Error(), Param: "messages"}
+	var template *chat.TemplateError
+	switch {
+	case err == nil:
+		return ids, nil
+	case errors.As(err, &template):
+		return nil, &generate.Error{Code: generate.CodeTemplate, Message: template.Error(), Param: "messages"}
+	case errors.Is(err, chat.ErrConversation):
+		return nil, &generate.Error{Code: generate.CodeInvalid, Message: err.Error(), Param: "messages"}
 	}
-	return ids, nil
+	s.log.Warn("chat template", "request", req.ID, "err", err)
+	return nil, &generate.Error{Code: generate.CodeTemplate, Message: "the model's chat template cannot render this conversation", Param: "messages"}
 }
 
 // reserve is the number of positions that a sequence may come to need.

@@ -184,10 +184,11 @@ func (s *Subservice) Run(ctx context.Context) error {
 // publish takes the snapshot that Stats returns.
 func (s *Subservice) publish() {
 	c := s.sched.Counts()
+	p := s.pool.Counts()
 	x := s.exec.Stats()
 	s.stats.Store(&Stats{
 		Queued: c.Queued, Running: c.Running, Parked: c.Parked,
-		PagesHeld: s.pool.Total() - s.pool.Available(), PagesTotal: s.pool.Total(), PageAllocs: s.pool.Allocs(),
+		PagesHeld: p.Held + p.Quarantined, PagesTotal: s.pool.Total(), PageAllocs: p.Allocs,
 		Slots: x.OpenSlots, Steps: x.Steps, Tokens: x.Tokens, Rows: x.Rows, StepTime: x.StepTime,
 		Handoffs: s.handoffs, Committed: s.committed, Links: len(s.links),
 	})

@@ -1,0 +1,170 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/sourcegraph/conc/pool"
+
+	"github.com/tokenrouter/tokenrouter/api/generate"
+	"github.com/tokenrouter/tokenrouter/internal/h2"
+	"github.com/tokenrouter/tokenrouter/worker/executor"
+	"github.com/tokenrouter/tokenrouter/worker/peer"
+	"github.com/tokenrouter/tokenrouter/worker/scheduler"
+	"github.com/tokenrouter/tokenrouter/worker/subservice"
+)
+
+// Restart waits: they double from the first to the last.
+const (
+	firstRestartWait = 100 * time.Millisecond
+	lastRestartWait  = 5 * time.Second
+)
+
+// replica is one sub-service and the runs it has: a run that fails is followed
+// by another with a new executor.
+type replica struct {
+	name        string
+	model       *loaded
+	deployments []subservice.Deployment
+	dials       []string // replicas to keep a peer link to
+	// current is the sub-service of the present run, nil between runs.
+	current atomic.Pointer[subservice.Subservice]
+	// started is closed when the first run serves.
+	started chan struct{}
+	// stop ends the present run as if it had failed. For tests of fail-over.
+	stop atomic.Pointer[context.CancelCauseFunc]
+}
+
+// supervise runs the replica until ctx ends, and again after every failure.
+func (n *Node) supervise(ctx context.Context, r *replica) error {
+	log := n.log.With("replica", r.name)
+	wait := firstRestartWait
+	for {
+		began := time.Now()
+		err := n.runReplica(ctx, r, log)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if time.Since(began) > lastRestartWait {
+			wait = firstRestartWait
+		}
+		log.Error("replica failed; it will be restarted", "err", err, "after", wait)
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		}
+		wait = min(2*wait, lastRestartWait)
+	}
+}
+
+// runReplica is one run: executor, sub-service, peer links and the in-memory
+// listener they are reached by. It has released everything when it returns.
+func (n *Node) runReplica(ctx context.Context, r *replica, log *slog.Logger) (err error) {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	r.stop.Store(&stop)
+	exec, err := n.newExecutor(r.model)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if shutdownErr := exec.Shutdown(); err == nil {
+			err = shutdownErr
+		}
+	}()
+	sub, err := n.newSubservice(r, exec, log)
+	if err != nil {
+		return err
+	}
+	peers, err := n.newPeers(r, sub, log)
+	if err != nil {
+		return err
+	}
+	defer peers.close()
+	front, err := h2.NewServer(h2.Config{}, peers.mux)
+	if err != nil {
+		return fmt.Errorf("front of %s: %w", r.name, err)
+	}
+	listener := n.net.listen(r.name)
+
+	r.current.Store(sub)
+	defer r.current.Store(nil)
+	group := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
+	group.Go(sub.Run)
+	group.Go(peers.server.Run)
+	for _, c := range peers.clients {
+		group.Go(c.Run)
+	}
+	group.Go(func(ctx context.Context) error { return front.Serve(ctx, listener) })
+	select {
+	case <-r.started:
+	default:
+		close(r.started)
+	}
+	err = group.Wait()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+func (n *Node) newSubservice(r *replica, exec executor.Executor, log *slog.Logger) (*subservice.Subservice, error) {
+	info := exec.Info()
+	return subservice.New(subservice.Config{
+		Replica: r.name, Model: r.model.cfg.Name, Executor: exec,
+		Tokenizer: r.model.tokenizer, Template: r.model.template, StopIDs: r.model.stopIDs,
+		Deployments: r.deployments,
+		Scheduler: scheduler.Config{
+			MaxRows: info.MaxRows, MaxTokens: info.MaxTokens, ChunkTokens: min(n.cfg.ChunkTokens, info.MaxTokens),
+			MaxSlots: info.MaxSlots, MaxQueue: n.cfg.MaxQueue,
+			Threshold: r.model.cfg.Threshold, LongestWait: r.model.cfg.LongestWait,
+		},
+		Logger: log,
+	})
+}
+
+// peers is what a replica needs to talk to others, and to be talked to.
+type peers struct {
+	mux        *http.ServeMux
+	server     *peer.Server
+	clients    []*peer.Client
+	transports []*h2.Transport
+}
+
+func (n *Node) newPeers(r *replica, sub *subservice.Subservice, log *slog.Logger) (_ *peers, err error) {
+	p := &peers{mux: http.NewServeMux()}
+	cfg := peer.Config{Replica: r.name, Model: r.model.cfg.Name, Handler: sub, Log: log}
+	if p.server, err = peer.NewServer(peer.ServerConfig{Config: cfg}); err != nil {
+		return nil, err
+	}
+	p.mux.Handle(peer.Path, p.server)
+	p.mux.Handle(generate.Path, sub)
+	for _, name := range r.dials {
+		transport, err := h2.NewTransport(h2.Config{Dial: n.net.dialer(name)})
+		if err != nil {
+			p.close()
+			return nil, fmt.Errorf("link to %s: %w", name, err)
+		}
+		p.transports = append(p.transports, transport)
+		client, err := peer.NewClient(peer.ClientConfig{Config: cfg, URL: "http://" + name, Transport: transport, Expect: name})
+		if err != nil {
+			p.close()
+			return nil, fmt.Errorf("link to %s: %w", name, err)
+		}
+		p.clients = append(p.clients, client)
+	}
+	return p, nil
+}
+
+func (p *peers) close() {
+	for _, t := range p.transports {
+		t.Close()
+	}
+}
