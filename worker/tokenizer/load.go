@@ -89,7 +89,10 @@ func build(file *tokenizerFile) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Tokenizer{split: splitterFor(pattern), nfc: nfc, ignoreMerges: file.Model.IgnoreMerges}
+	t := &Tokenizer{split: splitterFor(pattern), ignoreMerges: file.Model.IgnoreMerges}
+	if nfc {
+		t.normal = newNormalizer()
+	}
 	if t.split == nil {
 		return nil, unsupported("pre_tokenizer: split pattern %q", pattern)
 	}
@@ -227,7 +230,7 @@ func (t *Tokenizer) digest(pattern string, rules []mergeRule) string {
 	h := sha256.New()
 	hashText(h, "tokenrouter tokenizer 1")
 	hashText(h, pattern)
-	hashText(h, fmt.Sprintf("nfc=%t ignore_merges=%t", t.nfc, t.ignoreMerges))
+	hashText(h, fmt.Sprintf("nfc=%t ignore_merges=%t", t.normal != nil, t.ignoreMerges))
 	for id, s := range t.tokens {
 		if s != "" {
 			hashText(h, fmt.Sprint(id))

@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/text/unicode/norm"
@@ -79,11 +80,48 @@ func partialRune(s string) bool {
 // more than 30 by an inserted U+034F, and one rune may decompose into 3 marks.
 const markRun = 10
 
-// normalNFC returns s in normal form C. s is valid UTF-8.
-func normalNFC(s string) string {
+// normalizer makes normal form C as Unicode 9 has it.
+type normalizer struct{ young *unicode.RangeTable }
+
+func newNormalizer() *normalizer { return &normalizer{young: youngMarks()} }
+
+// nfc returns s in normal form C. s is valid UTF-8.
+func (n *normalizer) nfc(s string) string {
 	if isASCII(s) {
 		return s
 	}
+	cut := n.nextYoung(s)
+	if cut == len(s) {
+		return stretchNFC(s)
+	}
+	// Each young mark stands for itself, and the text on its two sides is apart.
+	var b strings.Builder
+	for s != "" {
+		b.WriteString(stretchNFC(s[:cut]))
+		s = s[cut:]
+		_, w := utf8.DecodeRuneInString(s)
+		b.WriteString(s[:w])
+		s = s[w:]
+		cut = n.nextYoung(s)
+	}
+	return b.String()
+}
+
+// firstYoung is the least of youngMarks.
+const firstYoung = '\u07FD'
+
+// nextYoung returns where the first young mark of s is, or the length of s.
+func (n *normalizer) nextYoung(s string) int {
+	for i, r := range s {
+		if r >= firstYoung && unicode.Is(n.young, r) {
+			return i
+		}
+	}
+	return len(s)
+}
+
+// stretchNFC normalises a text without young marks.
+func stretchNFC(s string) string {
 	if hasMarkRun(s) {
 		return exactNFC(s)
 	}

@@ -19,11 +19,12 @@ type Tokenizer struct {
 	words map[string]int32
 	// whole remembers per id whether merging the token's bytes gives just that
 	// id. It only saves work: every value leads to the same ids.
-	whole        []atomic.Uint32
-	bytes        [256]int32
-	merges       mergeTable
-	split        splitter
-	nfc          bool
+	whole  []atomic.Uint32
+	bytes  [256]int32
+	merges mergeTable
+	split  splitter
+	// normal is nil when the text is taken as it is.
+	normal       *normalizer
 	ignoreMerges bool
 	fingerprint  string
 }
@@ -85,8 +86,8 @@ func (t *Tokenizer) encodePiece(dst []int32, piece string, clean func(string) st
 	if clean != nil {
 		piece = clean(piece)
 	}
-	if t.nfc {
-		piece = normalNFC(piece)
+	if t.normal != nil {
+		piece = t.normal.nfc(piece)
 	}
 	for piece != "" {
 		n := t.split.next(piece)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"math"
 	"strconv"
 	"strings"
 )
@@ -129,11 +130,16 @@ func number(text string, exact bool) any {
 // pythonFloat writes f as Python's repr and json.dumps do: shortest digits, a
 // point always, an exponent below 1e-4 and from 1e16 on.
 func pythonFloat(f float64) string {
+	switch {
+	case math.IsNaN(f):
+		return "NaN"
+	case math.IsInf(f, 1):
+		return "Infinity"
+	case math.IsInf(f, -1):
+		return "-Infinity"
+	}
 	s := strconv.FormatFloat(f, 'e', -1, 64)
 	at := strings.IndexByte(s, 'e')
-	if at < 0 {
-		return map[bool]string{true: "Infinity", false: "-Infinity"}[f > 0]
-	}
 	if exp, err := strconv.Atoi(s[at+1:]); err == nil && (exp < -4 || exp >= 16) {
 		return s
 	}
