@@ -2,6 +2,7 @@ package sampler
 
 import (
 	"math"
+	"math/bits"
 
 	"github.com/tokenrouter/tokenrouter/api/sampling"
 	"github.com/tokenrouter/tokenrouter/internal/philox"
@@ -39,7 +40,13 @@ func (c *contest) offer(id int32, z float32) {
 	if n := uint32(id) / 4; !c.held || n != c.index {
 		c.block, c.index, c.held = c.stream.Block(n), n, true
 	}
-	score := base + Gumbel(c.block[id%4])
+	// -ln(1-v) >= v, so g <= -ln v, and v >= 2^-(z+1) for a word with z leading
+	// zeros. This bound spares most of the logarithms; the constant is ln 2 rounded up.
+	word := c.block[id%4]
+	if base+float64(bits.LeadingZeros32(word)+1)*0.6932 < c.score {
+		return
+	}
+	score := base + Gumbel(word)
 	if score > c.score || score == c.score && id < c.id {
 		c.id, c.score = id, score
 	}
