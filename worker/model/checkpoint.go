@@ -21,6 +21,9 @@ const (
 	maxShards = 1024
 )
 
+// ErrNoTensor says that a checkpoint has no tensor of that name.
+var ErrNoTensor = errors.New("no such tensor")
+
 // Checkpoint is an open model. Tensors may be read from several goroutines.
 type Checkpoint struct {
 	// Name is the directory or the name given to OpenFS, for messages.
@@ -198,11 +201,11 @@ func noWeights(fsys fs.FS) error {
 // Names lists all tensors in order.
 func (k *Checkpoint) Names() []string { return slices.Sorted(maps.Keys(k.tensors)) }
 
-// Tensor returns a tensor by its exact name, or an error that wraps fs.ErrNotExist.
+// Tensor returns a tensor by its exact name, or ErrNoTensor.
 func (k *Checkpoint) Tensor(name string) (Tensor, error) {
 	t, ok := k.tensors[name]
 	if !ok {
-		return Tensor{}, fmt.Errorf("model %s: tensor %s: %w", k.Name, name, fs.ErrNotExist)
+		return Tensor{}, fmt.Errorf("model %s: tensor %s: %w", k.Name, name, ErrNoTensor)
 	}
 	return t, nil
 }
