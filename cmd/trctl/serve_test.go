@@ -4,6 +4,7 @@ import (
 	"net"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -117,6 +118,19 @@ func TestPrecedence(t *testing.T) {
 	}
 	if got, err = parseServe(t, "--page-size=8"); err != nil || got.PageSize != 8 || got.MaxRows != 7 {
 		t.Fatalf("flag over environment: page size %d, max rows %d, %v", got.PageSize, got.MaxRows, err)
+	}
+}
+
+// The first signal ends the context; afterwards signals have their default effect.
+func TestUntilSignal(t *testing.T) {
+	ctx, stop := untilSignal(t.Context())
+	defer stop()
+	if err := syscall.Kill(syscall.Getpid(), syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	<-ctx.Done()
+	if t.Context().Err() != nil || exitCode(ctx.Err()) != exitInterrupted {
+		t.Errorf("after a signal: %v", ctx.Err())
 	}
 }
 

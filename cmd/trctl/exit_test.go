@@ -1,0 +1,35 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestExitCodes(t *testing.T) {
+	cause := errors.New("cause")
+	tests := []struct {
+		err  error
+		want int
+	}{
+		{nil, 0},
+		{errShown, 0},
+		{cause, 1},
+		{usagef("x: %w", cause), 2},
+		{fmt.Errorf("wrapped: %w", &usageError{cause}), 2},
+		{&serverError{cause}, 3},
+		{&boundError{cause}, 4},
+		{context.Canceled, 130},
+		{&serverError{context.Canceled}, 130},
+	}
+	for _, test := range tests {
+		if got := exitCode(test.err); got != test.want {
+			t.Errorf("exitCode(%v) = %d, want %d", test.err, got, test.want)
+		}
+		if !strings.Contains(exitTopic, fmt.Sprintf("%3d  ", test.want)) {
+			t.Errorf("exit code %d is not documented", test.want)
+		}
+	}
+}
