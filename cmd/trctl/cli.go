@@ -7,11 +7,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
 
 	"github.com/tokenrouter/tokenrouter/internal/buildinfo"
+	"github.com/tokenrouter/tokenrouter/policies"
 )
 
 // process is what a command may touch of the operating system's process.
@@ -75,6 +77,7 @@ func newParser(c *cli, p process) (*kong.Kong, error) {
 		kong.DefaultEnvars("TRCTL"),
 		kong.Writers(p.out, p.err),
 		kong.Bind(p),
+		kong.Vars{"policies": strings.Join(policies.Names(), ", ")},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 	)
 }

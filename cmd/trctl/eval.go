@@ -142,8 +142,8 @@ func (e *evalCmd) inProcess(ctx context.Context, p process, problems []problem) 
 	if err := e.apply(&cfg); err != nil {
 		return nil, err
 	}
-	if err := cfg.Validate(); err != nil {
-		return nil, &usageError{err}
+	if err := validate(&cfg); err != nil {
+		return nil, err
 	}
 	name := cfg.Models[0].Name
 	if len(cfg.Deployments) > 0 {

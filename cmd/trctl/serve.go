@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -17,12 +18,13 @@ import (
 	"github.com/tokenrouter/tokenrouter/internal/buildinfo"
 	"github.com/tokenrouter/tokenrouter/internal/node"
 	"github.com/tokenrouter/tokenrouter/models"
+	"github.com/tokenrouter/tokenrouter/policies"
 )
 
 // nodeFlags are the settings of a node that commands which start one share.
 type nodeFlags struct {
 	Models         []string   `placeholder:"MODEL" help:"Models, the entry model first: names of embedded models (tiny-s, tiny-m, tiny-l) or checkpoint directories."`
-	Policy         *string    `placeholder:"NAME" help:"Routing policy of the deployment (r-stitch)."`
+	Policy         *string    `placeholder:"NAME" help:"Routing policy of the deployment: ${policies} (r-stitch)."`
 	Threshold      *float64   `placeholder:"T" help:"Threshold of the routing policy; for random the probability."`
 	PageSize       *int       `placeholder:"N" help:"Token slots in a page of keys and values (64)."`
 	KVTokens       *int       `name:"kv-tokens" env:"TRCTL_KV_TOKENS" placeholder:"N" help:"Token slots of each model's pool (131072)."`
@@ -81,10 +83,27 @@ func (s *serveCmd) settings() (settings, error) {
 		}
 		set.Deployments[0].Name = *s.Name
 	}
-	if err := set.Validate(); err != nil {
-		return set, &usageError{fmt.Errorf("configuration:\n%w", err)}
+	return set, validate(&set.Config)
+}
+
+// validate reports every fault of a configuration that can be seen without
+// loading a model.
+func validate(c *node.Config) error {
+	errs := []error{c.Validate()}
+	for i, d := range c.Deployments {
+		_, err := policies.New(d.Policy.Name, len(d.Models), policies.Settings{Threshold: d.Policy.Threshold, Trace: d.Policy.Trace})
+		if err == nil {
+			continue
+		}
+		if near := nearest(d.Policy.Name, policies.Names()); errors.Is(err, policies.ErrUnknown) && near != "" {
+			err = fmt.Errorf("%w; did you mean %q?", err, near)
+		}
+		errs = append(errs, fmt.Errorf("deployments[%d].policy: %w", i, err))
 	}
-	return set, nil
+	if err := errors.Join(errs...); err != nil {
+		return &usageError{fmt.Errorf("configuration:\n%w", err)}
+	}
+	return nil
 }
 
 // apply puts the flags that were given over c.

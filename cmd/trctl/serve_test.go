@@ -93,6 +93,8 @@ func TestServeSettingsErrors(t *testing.T) {
 		{"threshold too small", "models[0].threshold", []string{"--batch-threshold=0"}},
 		{"wait", "neither auto", []string{"--longest-wait=never"}},
 		{"page size", "page_size", []string{"--page-size=0"}},
+		{"unknown policy", `did you mean "random"?`, []string{"--policy=randon"}},
+		{"policy threshold", "deployments[0].policy", []string{"--policy=random", "--threshold=7"}},
 		{"level", "--log-level", []string{"--log-level=x"}},
 		{"same model twice", "used twice", []string{"--models=tiny-s,tiny-s"}},
 	}
