@@ -79,3 +79,10 @@ func (c *Context) Priorities() (least, greatest int, err error) {
 	l, g, code := c.driver.table.ctxPriorities(c.handle)
 	return int(l), int(g), c.driver.fail("read stream priorities", code)
 }
+
+// SetCurrent returns the address of cuCtxSetCurrent and the handle of the context, for the C shims of other libraries:
+// they must make the context current in the same call as their own work, because a goroutine may change threads between
+// two calls. Both are 0 in a build without cgo.
+func (c *Context) SetCurrent() (function, handle uintptr) {
+	return c.driver.table.setCurrent(), c.handle
+}

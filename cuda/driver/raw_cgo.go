@@ -165,6 +165,9 @@ func useTable(p unsafe.Pointer) (t *table, missing string, err error) {
 	return t, C.GoString(C.tr_missing(t.c)), nil
 }
 
+// setCurrent is the address of cuCtxSetCurrent.
+func (t *table) setCurrent() uintptr { return uintptr(unsafe.Pointer(t.c.cuCtxSetCurrent)) }
+
 func (t *table) errorName(code int32) string { return C.GoString(C.tr_error_name(t.c, C.int(code))) }
 func (t *table) errorText(code int32) string { return C.GoString(C.tr_error_text(t.c, C.int(code))) }
 

@@ -21,6 +21,7 @@ func useTable(unsafe.Pointer) (*table, string, error) {
 	return nil, "", fmt.Errorf("built without cgo")
 }
 
+func (t *table) setCurrent() uintptr    { return 0 }
 func (t *table) errorName(int32) string { return "" }
 func (t *table) errorText(int32) string { return "" }
 
