@@ -1,0 +1,14 @@
+//go:build !linux || !amd64 || !cgo
+
+package simt
+
+import "github.com/tokenrouter/tokenrouter/cuda/driver"
+
+// Open returns ErrUnavailable in this build.
+func Open() (*driver.Driver, error) { return nil, ErrUnavailable }
+
+// Backwards does nothing in this build.
+func Backwards(bool) {}
+
+// Launches is 0 in this build.
+func Launches() uint64 { return 0 }

@@ -1,0 +1,37 @@
+// The kernels' ptx.cuh, in C++.
+#pragma once
+
+static inline unsigned round_bf16(float f) {
+	const unsigned u = __float_as_uint(f);
+	if ((u & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
+	return (u + 0x7fff + (u >> 16 & 1)) >> 16;
+}
+
+static inline unsigned pack_bf16(float lo, float hi) { return round_bf16(lo) | round_bf16(hi) << 16; }
+
+struct MmaOperands {
+	unsigned a[4], b[2];
+};
+
+static inline float half_of(unsigned w, int i) { return __uint_as_float(i ? w & 0xffff0000u : w << 16); }
+
+static inline void mma_bf16(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+	const unsigned char (*all)[32] = simt::meet(MmaOperands{{a0, a1, a2, a3}, {b0, b1}});
+	const int g = simt::now->lane / 4, c = simt::now->lane % 4;
+	for (int x = 0; x < 4; x++) {
+		const int half = x / 2, col = 2 * c + x % 2;
+		float sum = d[x];
+		for (int k = 0; k < 16; k++) {
+			const MmaOperands a = simt::take<MmaOperands>(all, g * 4 + k % 8 / 2);
+			const MmaOperands b = simt::take<MmaOperands>(all, col * 4 + k % 8 / 2);
+			sum += half_of(a.a[half + k / 8 * 2], k % 2) * half_of(b.b[k / 8], k % 2);
+		}
+		d[x] = sum;
+	}
+}
+
+static inline unsigned low_halves(unsigned a, unsigned b) { return (a & 0xffff) | b << 16; }
+static inline unsigned high_halves(unsigned a, unsigned b) { return a >> 16 | (b & 0xffff0000u); }
+static inline uint4 load_stream(const void *p) { return *(const uint4 *)p; }
+static inline uint4 load_host(const void *p) { return *(const uint4 *)p; }
+static inline void store_release_system(unsigned long long *p, unsigned long long v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }

@@ -1,0 +1,147 @@
+package kernels
+
+import "github.com/tokenrouter/tokenrouter/cuda/driver"
+
+// StepHead is the start of a step's descriptor; see params.cuh.
+type StepHead struct {
+	Step                                               uint64
+	Tokens, Samples, Items, Combines, Patches, Padding int32
+}
+
+// Offsets of the counts in StepHead, for kernels that take the address of one count.
+const (
+	HeadTokens  = 8
+	HeadSamples = 12
+)
+
+// Patch sets Table[Slot][Index] = Page.
+type Patch struct{ Slot, Index, Page int32 }
+
+// AttnItem is one tile of queries over a range of key chunks; see params.cuh.
+type AttnItem struct {
+	Token, NTok, Pos, Slot, Chunk, ChunkEnd, Partial, Padding int32
+}
+
+// AttnCombine merges the partials of one tile.
+type AttnCombine struct{ Token, NTok, Partial, NChunks int32 }
+
+// Sample is one position to sample from.
+type Sample struct {
+	Token          int32
+	Position       uint32
+	SeedLo, SeedHi uint32
+	Model          uint32
+	Temperature    float32
+	TopP           float32
+	TopK           int32
+	Top            int32
+	Want           uint32
+}
+
+// Bits of Sample.Want.
+const (
+	WantScore  = 1
+	WantHidden = 2
+	WantLogits = 4
+)
+
+// MaxTop bounds Sample.Top.
+const MaxTop = 128
+
+// Stat is the device's result for one sample.
+type Stat struct {
+	Max, LSE, Entropy, Margin float32
+	ArgMax, Flags, Token      int32
+	Logprob, Score            float32
+	Padding                   int32
+}
+
+// TopEntry is an entry of a top list.
+type TopEntry struct {
+	ID    int32
+	Logit float32
+}
+
+// PrepParams mirrors struct PrepParams.
+type PrepParams struct {
+	In, Out, Table, Slots                                            driver.Ptr
+	IDsAt, PosAt, OwnerAt, PatchesAt, ItemsAt, CombinesAt, SamplesAt int32
+	MaxPages, PageSize, Padding                                      int32
+}
+
+// EmbedParams mirrors struct EmbedParams.
+type EmbedParams struct{ Head, Table, IDs, X driver.Ptr }
+
+// RmsnormParams mirrors struct RmsnormParams.
+type RmsnormParams struct {
+	Count, X, Delta, Weight, Samples, Out, Out32 driver.Ptr
+	Eps                                          float32
+	Padding                                      int32
+}
+
+// QkvpostParams mirrors struct QkvpostParams.
+type QkvpostParams struct {
+	Head, QKV, Bias, QNorm, KNorm, Rope, Pos, Slots, Q, Cache driver.Ptr
+	Eps                                                       float32
+	Padding                                                   int32
+}
+
+// AttnParams mirrors struct AttnParams.
+type AttnParams struct {
+	Head, Items, Q, Cache, Table, Out, PartO, PartML driver.Ptr
+	MaxPages                                         int32
+	Scale                                            float32
+}
+
+// CombineParams mirrors struct CombineParams.
+type CombineParams struct{ Head, Combines, PartO, PartML, Out driver.Ptr }
+
+// MatmulParams mirrors struct MatmulParams.
+type MatmulParams struct {
+	Count, W, X, Y     driver.Ptr
+	N, K, LdY, Padding int32
+}
+
+// SilumulParams mirrors struct SilumulParams.
+type SilumulParams struct{ Head, GU, Out driver.Ptr }
+
+// LogitstatsParams mirrors struct LogitstatsParams.
+type LogitstatsParams struct {
+	Head, Samples, Logits, Stats, Top driver.Ptr
+	Ld, Padding                       int32
+}
+
+// SampleParams mirrors struct SampleParams.
+type SampleParams struct {
+	Head, Samples, Logits, Stats driver.Ptr
+	Ld, Padding                  int32
+}
+
+// ScoreParams mirrors struct ScoreParams.
+type ScoreParams struct {
+	Head, Samples, Hidden, Weight, Stats driver.Ptr
+	Bias                                 float32
+	Sigmoid                              int32
+}
+
+// PublishParams mirrors struct PublishParams.
+type PublishParams struct {
+	Head, Samples, Stats, Top, Hidden, Logits driver.Ptr
+	OutStats, OutTop, OutHidden, OutLogits    driver.Ptr
+	OutStep, Arrived                          driver.Ptr
+	C, V, Ld, Padding                         int32
+}
+
+// HashfillParams mirrors struct HashfillParams.
+type HashfillParams struct {
+	Out           driver.Ptr
+	Key, First, N uint64
+	Scale, Offset float32
+}
+
+// ConvertParams mirrors struct ConvertParams. From is 1 for float32 and 2 for float16.
+type ConvertParams struct {
+	In, Out       driver.Ptr
+	N             uint64
+	From, Padding int32
+}

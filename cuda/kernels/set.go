@@ -1,0 +1,89 @@
+package kernels
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/tokenrouter/tokenrouter/cuda/driver"
+	"github.com/tokenrouter/tokenrouter/cuda/nvrtc"
+)
+
+// Builder makes module images. *nvrtc.Builder is one; package simt has the emulator's.
+type Builder interface {
+	Build(context.Context, []nvrtc.Program) ([]nvrtc.Binary, nvrtc.BuildStats, error)
+}
+
+// Set is the compiled and loaded kernels of one model on one device.
+type Set struct {
+	Dims    Dims
+	modules []*driver.Module
+
+	attn, combine, convert, embed, hashfill, stats, prep, publish, qkvpost, rmsnorm, sample, score, silumul *driver.Function
+
+	gemv [len(gemvWidths)]*driver.Function
+	gemm [len(gemmShapes)]*driver.Function
+}
+
+// Load builds the kernels for a model's dimensions and loads them. The context's device gives the architecture.
+func Load(ctx context.Context, device *driver.Context, b Builder, d Dims) (_ *Set, err error) {
+	arch, err := device.Device().Arch()
+	if err != nil {
+		return nil, err
+	}
+	programs, err := Programs(d, arch)
+	if err != nil {
+		return nil, err
+	}
+	images, _, err := b.Build(ctx, programs)
+	if err != nil {
+		return nil, err
+	}
+	variants := Variants(d)
+	s := &Set{Dims: d}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	places := s.places()
+	if len(places) != len(variants) {
+		return nil, fmt.Errorf("kernels: %d variants for %d functions", len(variants), len(places))
+	}
+	for i, v := range variants {
+		m, err := device.LoadModule(images[i].Cubin)
+		if err != nil {
+			return nil, fmt.Errorf("kernel %s: %w", v.Kernel, err)
+		}
+		s.modules = append(s.modules, m)
+		if *places[i], err = m.Function(v.Kernel); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// places lists where the functions go, in the order of Variants.
+func (s *Set) places() []**driver.Function {
+	out := []**driver.Function{
+		&s.attn, &s.combine, &s.embed, &s.stats, &s.qkvpost, &s.rmsnorm, &s.sample, &s.score, &s.silumul,
+		&s.convert, &s.hashfill, &s.prep, &s.publish,
+	}
+	for i := range s.gemv {
+		out = append(out, &s.gemv[i])
+	}
+	for i := range s.gemm {
+		out = append(out, &s.gemm[i])
+	}
+	return out
+}
+
+// Close unloads the kernels. Work that uses them must have ended.
+func (s *Set) Close() error {
+	var errs []error
+	for _, m := range s.modules {
+		errs = append(errs, m.Close())
+	}
+	s.modules = nil
+	return errors.Join(errs...)
+}

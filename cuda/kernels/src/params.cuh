@@ -1,0 +1,240 @@
+// Parameter structs and step arrays, shared with Go (params.go), and the model's dimensions.
+//
+// Pointers are 8 bytes and come first; everything else is 4 bytes, except the 64-bit counters. Go's layout is compared
+// with these definitions by compiling static asserts (layout_test.go).
+#pragma once
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef unsigned short bf16;
+
+#define INF __uint_as_float(0x7f800000u)
+
+// Model dimensions come as -D constants. A kernel that needs none compiles without them.
+#ifdef DIM_C
+constexpr int C = DIM_C;     // hidden size
+constexpr int F = DIM_F;     // feed-forward size
+constexpr int HQ = DIM_HQ;   // query heads
+constexpr int HK = DIM_HK;   // key and value heads
+constexpr int D = DIM_D;     // head size
+constexpr int P = DIM_P;     // token slots of a page
+constexpr int G = HQ / HK;   // query heads that share a key head
+constexpr int V = DIM_V;     // real vocabulary
+static_assert(C % 8 == 0 && F % 8 == 0, "rows are read 16 bytes at a time");
+static_assert(HQ % HK == 0 && G >= 1 && G <= 8, "group of 1 to 8");
+static_assert(D == 64 || D == 128, "head size");
+static_assert(P % 8 == 0, "page size");
+#endif
+
+// StepHead is the start of a step's descriptor. Kernels check its counts instead of launch parameters, so that a
+// captured graph can be replayed with other numbers.
+struct StepHead {
+	u64 step;
+	int tokens;
+	int samples;
+	int items;
+	int combines;
+	int patches;
+	int pad;
+};
+
+// Patch sets table[slot][index] = page.
+struct Patch {
+	int slot, index, page;
+};
+
+// AttnItem is one tile of queries: ntok tokens of one sequence, starting at index token of the step and at position pos,
+// over key chunks [chunk, chunk_end). partial is the first entry of the partial arrays to write, or -1 to write the output.
+struct AttnItem {
+	int token, ntok, pos, slot, chunk, chunk_end, partial, pad;
+};
+
+// AttnCombine merges nchunks partials of one tile.
+struct AttnCombine {
+	int token, ntok, partial, nchunks;
+};
+
+// Sample is one position to sample from.
+struct Sample {
+	int token;      // index into the step's tokens
+	u32 position;   // of the new token
+	u32 seed_lo, seed_hi;
+	u32 model;
+	float temperature; // 0 is greedy
+	float top_p;
+	int top_k;
+	int top;        // entries of the top list wanted, 0..128
+	u32 want;       // WANT_*
+};
+
+constexpr u32 WANT_SCORE = 1, WANT_HIDDEN = 2, WANT_LOGITS = 4;
+constexpr int MAX_TOP = 128;
+
+// Stat is what logitstats finds about one row of raw logits, and what sample and score add to it.
+struct Stat {
+	float max, lse, entropy, margin;
+	int argmax;
+	int flags; // 1: NaN or +Inf among the logits
+	int token;
+	float logprob;
+	float score;
+	int pad;
+};
+
+struct TopEntry {
+	int id;
+	float logit;
+};
+
+struct PrepParams {
+	const void *in; // mapped host memory
+	void *out;      // the same layout on the device, from which the other kernels read
+	int *table;     // [slots][max_pages]
+	int *slots;     // [T] key slot of each token: page * P + offset
+	int ids_at, pos_at, owner_at, patches_at, items_at, combines_at, samples_at; // byte offsets
+	int max_pages;
+	int page_size;
+	int pad;
+};
+static_assert(sizeof(PrepParams) == 72, "PrepParams");
+
+struct EmbedParams {
+	const StepHead *head;
+	const bf16 *table; // [rows][C]
+	const int *ids;    // [T]
+	float *x;          // [T][C]
+};
+static_assert(sizeof(EmbedParams) == 32, "EmbedParams");
+
+struct RmsnormParams {
+	const int *count;
+	float *x;           // [T][C] residual stream
+	const float *delta; // [T][C] added first, or null
+	const bf16 *weight; // [C]
+	const Sample *samples; // not null: row r is token samples[r].token, and x is left alone
+	bf16 *out;          // [T][C]
+	float *out32;       // [T][C] or null
+	float eps;
+	int pad;
+};
+static_assert(sizeof(RmsnormParams) == 64, "RmsnormParams");
+
+struct QkvpostParams {
+	const StepHead *head;
+	const float *qkv;    // [T][(HQ + 2 HK) D]
+	const bf16 *bias;    // [(HQ + 2 HK) D] or null
+	const bf16 *q_norm;  // [D] or null
+	const bf16 *k_norm;  // [D] or null
+	const float *rope;   // [max positions][D/2][2] cos, sin
+	const int *pos;      // [T]
+	const int *slots;    // [T], -1 stores nothing
+	bf16 *q;             // [T][HQ][D]
+	bf16 *cache;         // [N][2][HK][P][D] of this layer
+	float eps;
+	int pad;
+};
+static_assert(sizeof(QkvpostParams) == 88, "QkvpostParams");
+
+struct AttnParams {
+	const StepHead *head;
+	const AttnItem *items;
+	const bf16 *q;       // [T][HQ][D]
+	const bf16 *cache;   // [N][2][HK][P][D]
+	const int *table;    // [slots][max_pages]
+	bf16 *out;           // [T][HQ][D]
+	float *part_o;       // [partials][HK][16][D]
+	float *part_ml;      // [partials][HK][16][2] maximum (base 2) and sum
+	int max_pages;
+	float scale;         // of the scores, times log2 e
+};
+static_assert(sizeof(AttnParams) == 72, "AttnParams");
+
+struct CombineParams {
+	const StepHead *head;
+	const AttnCombine *combines;
+	const float *part_o;
+	const float *part_ml;
+	bf16 *out;
+};
+static_assert(sizeof(CombineParams) == 40, "CombineParams");
+
+struct MatmulParams {
+	const int *count; // T
+	const bf16 *w;    // [N][K]
+	const bf16 *x;    // [T][K]
+	float *y;         // [T][ldy]
+	int n, k, ldy, pad;
+};
+static_assert(sizeof(MatmulParams) == 48, "MatmulParams");
+
+struct SilumulParams {
+	const StepHead *head;
+	const float *gu; // [T][2F] gate, then up
+	bf16 *out;       // [T][F]
+};
+static_assert(sizeof(SilumulParams) == 24, "SilumulParams");
+
+struct LogitstatsParams {
+	const StepHead *head;
+	const Sample *samples;
+	const float *logits; // [S][ld]
+	Stat *stats;         // [S]
+	TopEntry *top;       // [S][MAX_TOP]
+	int ld, pad;
+};
+static_assert(sizeof(LogitstatsParams) == 48, "LogitstatsParams");
+
+struct SampleParams {
+	const StepHead *head;
+	const Sample *samples;
+	const float *logits;
+	Stat *stats;
+	int ld, pad;
+};
+static_assert(sizeof(SampleParams) == 40, "SampleParams");
+
+struct ScoreParams {
+	const StepHead *head;
+	const Sample *samples;
+	const float *hidden; // [S][C]
+	const float *weight; // [C]
+	Stat *stats;
+	float bias;
+	int sigmoid;
+};
+static_assert(sizeof(ScoreParams) == 48, "ScoreParams");
+
+struct PublishParams {
+	const StepHead *head;
+	const Sample *samples;
+	const Stat *stats;
+	const TopEntry *top;
+	const float *hidden;  // [S][C]
+	const float *logits;  // [S][ld]
+	Stat *out_stats;      // mapped host memory from here on
+	TopEntry *out_top;
+	float *out_hidden;
+	float *out_logits;
+	u64 *out_step;        // completion flag
+	u32 *arrived;         // blocks that are done, in device memory, 0 before and after
+	int c, v, ld, pad;
+};
+static_assert(sizeof(PublishParams) == 112, "PublishParams");
+
+struct HashfillParams {
+	bf16 *out;
+	u64 key;
+	u64 first; // index of out[0] in its tensor
+	u64 n;
+	float scale, offset;
+};
+static_assert(sizeof(HashfillParams) == 40, "HashfillParams");
+
+struct ConvertParams {
+	const void *in;
+	bf16 *out;
+	u64 n;
+	int from; // 1: float32, 2: float16
+	int pad;
+};
+static_assert(sizeof(ConvertParams) == 32, "ConvertParams");

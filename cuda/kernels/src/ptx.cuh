@@ -1,0 +1,54 @@
+// The instructions that have no C++ spelling. This is the only header with inline assembly, so that the emulator of
+// package simt can put its own version in its place. Everything here exists from sm_80 on.
+#pragma once
+
+// pack_bf16 rounds two floats to nearest even; lo lands in the low half.
+__device__ __forceinline__ unsigned pack_bf16(float lo, float hi) {
+	unsigned r;
+	asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+	return r;
+}
+
+// mma_bf16 adds A * B to d: A is 16x16 row major, B is 16x8 column major, d is 16x8, as m16n8k16 lays them out:
+// with g = lane / 4 and c = lane % 4, a0 = A[g][2c..], a1 = A[g+8][2c..], a2 = A[g][2c+8..], a3 = A[g+8][2c+8..],
+// b0 = B[2c..][g], b1 = B[2c+8..][g], d0,d1 = D[g][2c..], d2,d3 = D[g+8][2c..].
+__device__ __forceinline__ void mma_bf16(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
+                                         unsigned b0, unsigned b1) {
+	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+	             "{%0,%1,%2,%3};"
+	             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+	             : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// low_halves packs the low 16 bits of a and b (a low), high_halves the high 16 bits.
+__device__ __forceinline__ unsigned low_halves(unsigned a, unsigned b) {
+	unsigned r;
+	asm("prmt.b32 %0, %1, %2, 0x5410;" : "=r"(r) : "r"(a), "r"(b));
+	return r;
+}
+__device__ __forceinline__ unsigned high_halves(unsigned a, unsigned b) {
+	unsigned r;
+	asm("prmt.b32 %0, %1, %2, 0x7632;" : "=r"(r) : "r"(a), "r"(b));
+	return r;
+}
+
+// load_stream reads 16 bytes that this kernel reads once and nobody writes: past the first-level cache.
+__device__ __forceinline__ uint4 load_stream(const void *p) {
+	uint4 v;
+	asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+	             : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+	             : "l"(p));
+	return v;
+}
+
+// load_host reads 16 bytes of mapped host memory, never from a cache.
+__device__ __forceinline__ uint4 load_host(const void *p) {
+	uint4 v;
+	asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+	return v;
+}
+
+// store_release_system publishes everything this thread has written or seen to the host, then writes *p.
+__device__ __forceinline__ void store_release_system(unsigned long long *p, unsigned long long v) {
+	asm volatile("fence.acq_rel.sys; st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}

@@ -1,0 +1,45 @@
+// rmsnorm: x += delta;  out = bf16(x * rsqrt(mean(x^2) + eps) * weight)
+//
+// x, delta [T, C] f32; weight [C] bf16; out [T, C] bf16; out32 the same before rounding. With samples, row r works on
+// token samples[r].token and x is not written (two samples may not name one token twice for writing).
+// One block of 256 threads a row; the row stays in registers. The sum's order depends on C alone.
+#include "bf16.cuh"
+#include "params.cuh"
+#include "reduce.cuh"
+
+extern "C" __global__ void __launch_bounds__(256) rmsnorm(const __grid_constant__ RmsnormParams p) {
+	constexpr int THREADS = 256, PER = (C + THREADS * 4 - 1) / (THREADS * 4);
+	__shared__ float scratch[32];
+	const int r = blockIdx.x;
+	if (r >= *p.count) return;
+	const size_t from = (size_t)(p.samples ? p.samples[r].token : r) * C, to = (size_t)r * C;
+	float4 v[PER];
+	float sum = 0;
+#pragma unroll
+	for (int j = 0; j < PER; j++) {
+		const int i = (j * THREADS + threadIdx.x) * 4;
+		v[j] = make_float4(0, 0, 0, 0);
+		if (i >= C) continue;
+		v[j] = *(const float4 *)(p.x + from + i);
+		if (p.delta) {
+			const float4 d = *(const float4 *)(p.delta + from + i);
+			v[j].x += d.x, v[j].y += d.y, v[j].z += d.z, v[j].w += d.w;
+			if (!p.samples) *(float4 *)(p.x + from + i) = v[j];
+		}
+		sum = fmaf(v[j].x, v[j].x, sum);
+		sum = fmaf(v[j].y, v[j].y, sum);
+		sum = fmaf(v[j].z, v[j].z, sum);
+		sum = fmaf(v[j].w, v[j].w, sum);
+	}
+	const float inv = rsqrtf(block_sum<THREADS>(sum, scratch) / C + p.eps);
+#pragma unroll
+	for (int j = 0; j < PER; j++) {
+		const int i = (j * THREADS + threadIdx.x) * 4;
+		if (i >= C) continue;
+		const uint2 w = *(const uint2 *)(p.weight + i);
+		const float a = v[j].x * inv * bf16_lo(w.x), b = v[j].y * inv * bf16_hi(w.x);
+		const float c = v[j].z * inv * bf16_lo(w.y), d = v[j].w * inv * bf16_hi(w.y);
+		*(uint2 *)(p.out + to + i) = make_uint2(pack_bf16(a, b), pack_bf16(c, d));
+		if (p.out32) *(float4 *)(p.out32 + to + i) = make_float4(a, b, c, d);
+	}
+}

@@ -1,0 +1,136 @@
+package kernels
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/tokenrouter/tokenrouter/cuda/nvrtc"
+)
+
+// ErrDims says that the kernels cannot be built for a model's dimensions.
+var ErrDims = errors.New("kernels: unsupported dimensions")
+
+// Dims are the dimensions that kernels are compiled for.
+type Dims struct {
+	Hidden, FFN             int // C, F: multiples of 8
+	Heads, KVHeads, HeadDim int // Hq, Hk, D: Hq/Hk from 1 to 8, D 64 or 128
+	PageSize                int // P: a multiple of 8
+	Vocab                   int // V: real vocabulary
+}
+
+// Check returns ErrDims with the first value that does not fit.
+func (d Dims) Check() error {
+	switch {
+	case d.Hidden <= 0 || d.Hidden%8 != 0 || d.Hidden > 1<<15:
+		return fmt.Errorf("%w: hidden size %d, need a multiple of 8 up to 32768", ErrDims, d.Hidden)
+	case d.FFN <= 0 || d.FFN%8 != 0 || d.FFN > 1<<20:
+		return fmt.Errorf("%w: feed-forward size %d, need a multiple of 8", ErrDims, d.FFN)
+	case d.HeadDim != 64 && d.HeadDim != 128:
+		return fmt.Errorf("%w: head size %d, need 64 or 128", ErrDims, d.HeadDim)
+	case d.KVHeads <= 0 || d.Heads <= 0 || d.Heads%d.KVHeads != 0 || d.Heads/d.KVHeads > 8:
+		return fmt.Errorf("%w: %d query heads over %d key heads, need groups of 1 to 8", ErrDims, d.Heads, d.KVHeads)
+	case d.PageSize <= 0 || d.PageSize%8 != 0:
+		return fmt.Errorf("%w: page size %d, need a multiple of 8", ErrDims, d.PageSize)
+	case d.Vocab <= 0 || d.Vocab > 1<<24:
+		return fmt.Errorf("%w: vocabulary of %d", ErrDims, d.Vocab)
+	}
+	return nil
+}
+
+// Group is the number of query heads that share a key head.
+func (d Dims) Group() int { return d.Heads / d.KVHeads }
+
+// TileTokens is the number of tokens that one attention tile serves.
+func (d Dims) TileTokens() int { return TileRows / d.Group() }
+
+// TileRows is the number of packed query rows of an attention tile, Chunk the key positions of a chunk.
+const (
+	TileRows = 16
+	Chunk    = 256
+)
+
+func (d Dims) defines() map[string]string {
+	return defines("DIM_C", d.Hidden, "DIM_F", d.FFN, "DIM_HQ", d.Heads, "DIM_HK", d.KVHeads, "DIM_D", d.HeadDim,
+		"DIM_P", d.PageSize, "DIM_V", d.Vocab)
+}
+
+// defines makes macros of name, value pairs.
+func defines(pairs ...any) map[string]string {
+	out := make(map[string]string, len(pairs)/2)
+	for i := 0; i < len(pairs); i += 2 {
+		out[fmt.Sprint(pairs[i])] = fmt.Sprint(pairs[i+1])
+	}
+	return out
+}
+
+// Variant is one compilation of one kernel.
+type Variant struct {
+	Kernel  string
+	Defines map[string]string
+	// MaxRegisters is the limit per thread that the CI test holds the variant to; two blocks of its size then fit an SM
+	// of 64 Ki registers.
+	MaxRegisters int
+}
+
+// gemvWidths are the tokens for each reading of the weights; the last is the most that gemv is used for.
+var gemvWidths = [...]int{1, 2, 4, 8}
+
+// gemvRows are the rows of a warp of gemv.
+const gemvRows = 2
+
+// MaxGemv is the largest number of tokens for which gemv is the better product.
+const MaxGemv = 8
+
+// gemmShapes are {M, N, W} of gemm: small for few tokens, large for many. Both give the same bits.
+var gemmShapes = [...][3]int{{1, 1, 4}, {4, 4, 2}}
+
+func gemvVariant(width int) Variant {
+	unroll := 4
+	if width >= 4 {
+		unroll = 2
+	}
+	return Variant{"gemv", defines("GEMV_T", width, "GEMV_R", gemvRows, "GEMV_U", unroll), 128}
+}
+
+func gemmVariant(s [3]int) Variant {
+	return Variant{"gemm", defines("GEMM_M", s[0], "GEMM_N", s[1], "GEMM_W", s[2]), 224}
+}
+
+// Variants lists what a model of these dimensions needs, in a fixed order.
+func Variants(d Dims) []Variant {
+	dims := d.defines()
+	vs := []Variant{
+		{"attn", dims, 208}, {"attncombine", dims, 64}, {"embed", dims, 64}, {"logitstats", dims, 64},
+		{"qkvpost", dims, 64}, {"rmsnorm", dims, 128}, {"sample", dims, 64}, {"score", dims, 64}, {"silumul", dims, 64},
+	}
+	return append(vs, anyModel()...)
+}
+
+// anyModel lists the variants that do not depend on a model's dimensions.
+func anyModel() []Variant {
+	vs := []Variant{{"convert", nil, 64}, {"hashfill", nil, 64}, {"prep", nil, 64}, {"publish", nil, 64}}
+	for _, w := range gemvWidths {
+		vs = append(vs, gemvVariant(w))
+	}
+	for _, s := range gemmShapes {
+		vs = append(vs, gemmVariant(s))
+	}
+	return vs
+}
+
+// Programs lists the compilations of Variants for one architecture, in their order. options go to the compiler as they are.
+func Programs(d Dims, arch string, options ...string) ([]nvrtc.Program, error) {
+	if err := d.Check(); err != nil {
+		return nil, err
+	}
+	variants, headers := Variants(d), Headers()
+	out := make([]nvrtc.Program, len(variants))
+	for i, v := range variants {
+		source, err := Source(v.Kernel)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = nvrtc.Program{Name: v.Kernel + ".cu", Source: source, Headers: headers, Arch: arch, Defines: v.Defines, Options: options}
+	}
+	return out, nil
+}
