@@ -88,11 +88,7 @@ func (c *Client) settle(d *dialing, err error) {
 		c.cfg.Log.Warn("peer refused", "peer", c.url, "err", err)
 		d.wait = l.MaxBackoff
 	}
-	if d.link == nil {
-		return
-	}
-	if !d.link.wasUp() {
-		d.link = nil // nothing to keep
+	if d.link == nil || !d.link.wasUp() {
 		return
 	}
 	if d.link.Err() != nil || !time.Now().Before(d.lost.Add(l.ResumeFor)) {
@@ -109,7 +105,7 @@ func (c *Client) pause(ctx context.Context, d *dialing) error {
 		return nil
 	}
 	wait -= time.Duration(rand.Int64N(int64(wait)/2 + 1))
-	if d.link != nil {
+	if d.link != nil && d.link.wasUp() {
 		wait = min(wait, time.Until(d.lost.Add(c.cfg.Limits.ResumeFor)))
 	}
 	timer := time.NewTimer(wait)
@@ -145,7 +141,7 @@ func (c *Client) connect(ctx context.Context, d *dialing) error {
 	timeout := c.cfg.Limits.HelloTimeout
 	if d.link == nil {
 		d.link = newLink(&c.cfg.Config, newSession())
-	} else {
+	} else if d.link.wasUp() {
 		timeout = min(timeout, time.Until(d.lost.Add(c.cfg.Limits.ResumeFor)))
 	}
 	// The stream outlives ctx by the time of a goodbye.
