@@ -31,6 +31,9 @@ type Gateway struct {
 	// table is what is deployed now; a request keeps the one that it began with.
 	table   atomic.Pointer[table]
 	handler http.Handler
+	// paths are the patterns of all routes. The router reports the path itself
+	// for one that does not exist, which must not become a label.
+	paths map[string]bool
 }
 
 // New checks the configuration and builds a gateway. It starts nothing. Errors

@@ -90,7 +90,7 @@ func (g *Gateway) record(next echo.HandlerFunc) echo.HandlerFunc {
 			}
 		}
 		route := c.Path()
-		if route == "" {
+		if !g.paths[route] {
 			route = "other"
 		}
 		g.metrics.requests.WithLabelValues(route, strconv.Itoa(o.status)).Inc()

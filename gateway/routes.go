@@ -38,6 +38,10 @@ func (g *Gateway) routes() http.Handler {
 	if g.cfg.ServeMetrics && g.cfg.Metrics != nil {
 		e.GET("/metrics", echo.WrapHandler(promhttp.HandlerFor(g.cfg.Metrics, promhttp.HandlerOpts{})))
 	}
+	g.paths = make(map[string]bool)
+	for _, r := range e.Routes() {
+		g.paths[r.Path] = true
+	}
 	return e
 }
 

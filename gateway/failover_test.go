@@ -1,0 +1,328 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tokenrouter/tokenrouter/api/generate"
+)
+
+// waitFor is a gate that opens when ch is closed.
+func waitFor(ch <-chan struct{}) func(context.Context, int) error {
+	return func(ctx context.Context, _ int) error {
+		select {
+		case <-ch:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// undisturbed is the stream of an entry that never fails, with the parts that
+// tell about the run taken out.
+func undisturbed(t *testing.T, s *script, fields string) string {
+	t.Helper()
+	f := start(t, nil, &fakeEntry{name: "e1", script: s})
+	_, body := f.post(chatPath, `{`+hi+fields+`}`)
+	return sameRun(body)
+}
+
+func sameRun(body string) string {
+	body = stable(body)
+	for e := range 64 {
+		body = strings.ReplaceAll(body, fmt.Sprintf(`"epoch":%d,`, e), `"epoch":N,`)
+	}
+	return body
+}
+
+// TestDieAtEveryToken kills the entry before and after every event, with one
+// and with two replicas, streamed and not. The client must not see a difference.
+func TestDieAtEveryToken(t *testing.T) {
+	s := words(12)
+	s.tail = "�"
+	for _, fields := range []string{`,"stream":true,"stream_options":{"include_usage":true}`, ``, `,"stream":true,"logprobs":true,"top_logprobs":1`} {
+		want := undisturbed(t, s, fields)
+		for position := -1; position <= 12; position++ {
+			for _, replicas := range []int{1, 2} {
+				edit := func(r *generate.Request, at int, e *generate.Event) ([]*generate.Event, error) {
+					if at == position && r.Epoch == 1 {
+						return nil, errKilled
+					}
+					return pass(e)
+				}
+				var entries []Entry
+				for i := range replicas {
+					entries = append(entries, &fakeEntry{name: fmt.Sprintf("e%d", i), script: s, edit: edit})
+				}
+				f := start(t, nil, entries...)
+				_, body := f.post(chatPath, `{`+hi+fields+`}`)
+				if got := sameRun(body); got != want {
+					t.Fatalf("killed at %d of %d replicas:\ngot  %s\nwant %s", position, replicas, got, want)
+				}
+				if got := f.metric("trctl_gateway_resubmissions_total", "reason=lost"); got != 1 {
+					t.Errorf("%g re-submissions", got)
+				}
+			}
+		}
+	}
+}
+
+// TestDieAfterEveryToken has an entry that dies after each single token.
+func TestDieAfterEveryToken(t *testing.T) {
+	s := words(30)
+	want := undisturbed(t, s, `,"stream":true`)
+	e := &fakeEntry{name: "e1", script: s}
+	e.edit = func(r *generate.Request, at int, ev *generate.Event) ([]*generate.Event, error) {
+		first := 0
+		if r.Resume != nil {
+			first = len(r.Resume.Tokens)
+		}
+		if at > first && at < len(s.tokens) {
+			return nil, errKilled
+		}
+		return pass(ev)
+	}
+	f := start(t, nil, e)
+	_, body := f.post(chatPath, `{`+hi+`,"stream":true}`)
+	if got := sameRun(body); got != want {
+		t.Fatalf("got  %s\nwant %s", got, want)
+	}
+	// What travelled: ids, owner and state of the last committed token.
+	for i, r := range e.requests() {
+		if int(r.Epoch) != i+1 || r.ID != e.requests()[0].ID || r.Sampling.Seed != e.requests()[0].Sampling.Seed {
+			t.Errorf("request %d: epoch %d", i, r.Epoch)
+		}
+		if i == 0 {
+			continue
+		}
+		n := len(r.Resume.Tokens)
+		last := s.tokens[n-1]
+		if n != i || r.Resume.Owner != last.Model || !slices.Equal(r.Resume.State, []byte{byte(n)}) ||
+			r.Resume.Tokens[n-1] != (generate.Token{ID: last.ID, Model: last.Model}) || !slices.Equal(r.Resume.PromptIDs, []int32{1, 2, 3}) {
+			t.Errorf("resume %d: %+v", i, r.Resume)
+		}
+	}
+	// MaxMoves bounds it.
+	f = start(t, func(c *Config) { c.MaxMoves = 3 }, e)
+	_, body = f.post(chatPath, `{`+hi+`,"stream":true}`)
+	chunks := events(t, body)
+	if last := chunks[len(chunks)-1]; last.Error == nil || *last.Error.Code != "model_unavailable" || joined(chunks, 0) != " w0 w1 w2 w3" {
+		t.Errorf("after three moves: %s", body)
+	}
+}
+
+// TestFence sends what a broken or late entry could send. In every case the
+// client must get the undisturbed answer, or an error; never another text.
+func TestFence(t *testing.T) {
+	s := words(8)
+	want := undisturbed(t, s, `,"stream":true`)
+	late := func(epoch uint32, base int32, ids ...int32) *generate.Event {
+		return &generate.Event{Kind: generate.EventTokens, Epoch: epoch, Base: base, Tokens: tokenEvents(ids...)}
+	}
+	for _, tc := range []struct {
+		name   string
+		at     int
+		edit   func(e *generate.Event) ([]*generate.Event, error)
+		moves  float64
+		metric string
+	}{
+		{"stale tokens", 4, func(e *generate.Event) ([]*generate.Event, error) {
+			return []*generate.Event{late(0, 4, 99), e}, nil
+		}, 0, "trctl_gateway_stale_frames_total"},
+		{"future tokens", 4, func(e *generate.Event) ([]*generate.Event, error) {
+			return []*generate.Event{late(9, 4, 99), e}, nil
+		}, 0, "trctl_gateway_stale_frames_total"},
+		{"stale finish", 4, func(e *generate.Event) ([]*generate.Event, error) {
+			return []*generate.Event{{Kind: generate.EventFinish, Epoch: 7, Finish: generate.FinishStop}, e}, nil
+		}, 0, "trctl_gateway_stale_frames_total"},
+		{"stale error", 4, func(e *generate.Event) ([]*generate.Event, error) {
+			return []*generate.Event{{Kind: generate.EventError, Epoch: 7, Err: &generate.Error{Code: "x"}}, e}, nil
+		}, 0, "trctl_gateway_stale_frames_total"},
+		{"duplicate", 4, func(e *generate.Event) ([]*generate.Event, error) {
+			return []*generate.Event{e, {Kind: generate.EventTokens, Epoch: e.Epoch, Base: 3, Tokens: slices.Clone(s.tokens[3:5])}}, nil
+		}, 0, ""},
+		{"conflict", 4, func(e *generate.Event) ([]*generate.Event, error) {
+			return []*generate.Event{late(e.Epoch, 2, 99)}, nil
+		}, 1, "trctl_gateway_conflicts_total"},
+		{"gap", 4, func(e *generate.Event) ([]*generate.Event, error) {
+			return []*generate.Event{late(e.Epoch, 6, 99)}, nil
+		}, 1, ""},
+		{"id out of range", 4, func(e *generate.Event) ([]*generate.Event, error) {
+			return []*generate.Event{late(e.Epoch, 4, 1000)}, nil
+		}, 1, ""},
+		{"unknown model", 4, func(e *generate.Event) ([]*generate.Event, error) {
+			e.Tokens[0].Model = 2
+			return pass(e)
+		}, 1, ""},
+		{"second admission", 4, func(e *generate.Event) ([]*generate.Event, error) {
+			return []*generate.Event{{Kind: generate.EventAdmitted, Epoch: e.Epoch, PromptIDs: []int32{1, 2, 3}}}, nil
+		}, 1, ""},
+		{"unknown kind", 4, func(e *generate.Event) ([]*generate.Event, error) {
+			return []*generate.Event{{Kind: 77, Epoch: e.Epoch}}, nil
+		}, 1, ""},
+		{"error without a reason", 4, func(e *generate.Event) ([]*generate.Event, error) {
+			return []*generate.Event{{Kind: generate.EventError, Epoch: e.Epoch}, e}, nil
+		}, 0, "trctl_gateway_stale_frames_total"},
+		{"tokens before admission", -1, func(e *generate.Event) ([]*generate.Event, error) {
+			return []*generate.Event{late(e.Epoch, 0, 10)}, nil
+		}, 1, ""},
+		{"retryable error", 4, func(e *generate.Event) ([]*generate.Event, error) {
+			return []*generate.Event{{Kind: generate.EventError, Epoch: e.Epoch, Err: &generate.Error{Code: generate.CodeUnavailable, Retryable: true}}}, nil
+		}, 1, ""},
+		{"retryable error at once", -1, func(e *generate.Event) ([]*generate.Event, error) {
+			return []*generate.Event{{Kind: generate.EventError, Epoch: e.Epoch, Err: &generate.Error{Code: generate.CodeUnavailable, Retryable: true}}}, nil
+		}, 1, ""},
+		{"the prompt changes", -1, func(e *generate.Event) ([]*generate.Event, error) {
+			return []*generate.Event{{Kind: generate.EventAdmitted, Epoch: e.Epoch, PromptIDs: []int32{5000}}}, nil
+		}, 1, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			edit := func(r *generate.Request, at int, e *generate.Event) ([]*generate.Event, error) {
+				if r.Epoch == 1 && at == tc.at {
+					return tc.edit(e)
+				}
+				return pass(e)
+			}
+			f := start(t, nil, &fakeEntry{name: "e1", script: s, edit: edit}, &fakeEntry{name: "e2", script: s, edit: edit})
+			_, body := f.post(chatPath, `{`+hi+`,"stream":true}`)
+			if got := sameRun(body); got != want {
+				t.Errorf("got  %s\nwant %s", got, want)
+			}
+			if got := f.metric("trctl_gateway_resubmissions_total"); got != tc.moves {
+				t.Errorf("%g moves, want %g", got, tc.moves)
+			}
+			if tc.metric != "" && f.metric(tc.metric) != 1 {
+				t.Errorf("%s is %g", tc.metric, f.metric(tc.metric))
+			}
+		})
+	}
+}
+
+// TestErrorAfterStart checks that a final error after the status line arrives
+// in the stream, in the same form, before [DONE] (O3).
+func TestErrorAfterStart(t *testing.T) {
+	edit := func(_ *generate.Request, at int, e *generate.Event) ([]*generate.Event, error) {
+		if at == 3 {
+			return []*generate.Event{{Kind: generate.EventError, Epoch: e.Epoch, Err: &generate.Error{Code: generate.CodeInternal, Message: "secret"}}}, nil
+		}
+		return pass(e)
+	}
+	f := start(t, nil, &fakeEntry{name: "e1", script: words(8), edit: edit})
+	resp, body := f.post(chatPath, `{`+hi+`,"stream":true}`)
+	chunks := events(t, body)
+	if last := chunks[len(chunks)-1]; resp.StatusCode != http.StatusOK || len(chunks) != 4 || last.Error == nil ||
+		*last.Error.Code != "internal_error" || last.Error.Type != "server_error" || last.Error.Param != nil || len(last.Choices) != 0 {
+		t.Errorf("stream: %s", body)
+	}
+	if strings.Contains(body, "secret") || strings.Count(body, `"error"`) != 1 {
+		t.Errorf("stream: %s", body)
+	}
+	resp, body = f.post(chatPath, `{`+hi+`}`)
+	wantError(t, "not streamed", resp, body, 500, "internal_error", "")
+	if got := f.metric("trctl_gateway_requests_total", "code=500"); got != 2 {
+		t.Errorf("%g requests with status 500", got)
+	}
+}
+
+// TestRefusedThenServed checks who is tried next, and that a full queue is not
+// asked again (B73, B69).
+func TestRefusedThenServed(t *testing.T) {
+	full := &fakeEntry{name: "full", script: words(2), refuse: func(*generate.Request) error { return &generate.Error{Code: generate.CodeQueueFull, Message: "full"} }}
+	dead := &fakeEntry{name: "dead", script: words(2), refuse: func(*generate.Request) error { return errors.New("connection refused") }}
+	good := &fakeEntry{name: "good", script: words(2)}
+	f := start(t, func(c *Config) { c.EjectFor = time.Hour }, full, dead, good)
+	for range 30 {
+		if resp, body := f.post(chatPath, `{`+hi+`}`); resp.StatusCode != http.StatusOK {
+			t.Fatal(body)
+		}
+	}
+	if n := len(dead.requests()); n != 1 {
+		t.Errorf("a dead entry was asked %d times", n)
+	}
+	f = start(t, nil, full)
+	before := len(full.requests())
+	resp, body := f.post(chatPath, `{`+hi+`}`)
+	wantError(t, "full", resp, body, 429, "queue_full", "")
+	if n := len(full.requests()) - before; n != 1 {
+		t.Errorf("a full entry was asked %d times", n)
+	}
+	f = start(t, func(c *Config) { c.MaxAttempts = 4 }, dead)
+	before = len(dead.requests())
+	resp, body = f.post(chatPath, `{`+hi+`}`)
+	wantError(t, "dead", resp, body, 503, "model_unavailable", "")
+	if n := len(dead.requests()) - before; n != 4 {
+		t.Errorf("a dead entry alone was asked %d times", n)
+	}
+}
+
+func TestPick(t *testing.T) {
+	now := time.Unix(1000, 0)
+	a, b, c := &replica{entry: &fakeEntry{name: "a"}}, &replica{entry: &fakeEntry{name: "b"}}, &replica{entry: &fakeEntry{name: "c"}}
+	d := &deployment{replicas: []*replica{a, b, c}}
+	seen := map[*replica]int{}
+	for range 30 {
+		seen[d.pick(now, nil)]++
+	}
+	if seen[a] != 10 || seen[b] != 10 || seen[c] != 10 {
+		t.Errorf("ties are not shared: %v", seen)
+	}
+	a.inFlight.Store(2)
+	b.inFlight.Store(1)
+	c.inFlight.Store(3)
+	for _, tc := range []struct {
+		tried []*replica
+		want  *replica
+	}{
+		{nil, b},
+		{[]*replica{b}, a},
+		{[]*replica{a, b}, c},
+		{[]*replica{a, b, c}, b},
+	} {
+		if got := d.pick(now, tc.tried); got != tc.want {
+			t.Errorf("tried %d: %s", len(tc.tried), got.entry.Name())
+		}
+	}
+	b.eject(now, time.Second)
+	if got := d.pick(now, nil); got != a {
+		t.Errorf("ejected: %s", got.entry.Name())
+	}
+	if got := d.pick(now.Add(time.Second), nil); got != b {
+		t.Errorf("back in: %s", got.entry.Name())
+	}
+	if (&deployment{}).pick(now, nil) != nil {
+		t.Error("picked from nothing")
+	}
+}
+
+func TestApply(t *testing.T) {
+	block := make(chan struct{})
+	old := &fakeEntry{name: "old", script: words(3), gate: waitFor(block)}
+	f := start(t, nil, old)
+	resp, err := f.server.Client().Post(f.server.URL+chatPath, "application/json", strings.NewReader(`{`+hi+`,"stream":true}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	next := &fakeEntry{name: "next", script: words(1)}
+	if err := f.Apply([]Deployment{deploy(next)}); err != nil {
+		t.Fatal(err)
+	}
+	if _, body := f.post(chatPath, `{`+hi+`}`); !strings.Contains(body, `"content":" w0"`) || len(next.requests()) != 1 {
+		t.Errorf("new requests: %s", body)
+	}
+	close(block)
+	var all strings.Builder
+	if _, err := fmt.Fprint(&all, readAll(t, resp)); err != nil || joined(events(t, all.String()), 0) != old.script.text() {
+		t.Errorf("old request: %s", all.String())
+	}
+	if err := f.Apply([]Deployment{{}}); !errors.Is(err, ErrConfig) {
+		t.Errorf("bad deployments: %v", err)
+	}
+}
