@@ -24,6 +24,10 @@ const (
 	lastRestartWait  = 5 * time.Second
 )
 
+// frontGrace is how long a replica's connections may linger once it stops. The
+// gateway has drained by then, and links say goodbye on their own.
+const frontGrace = 20 * time.Millisecond
+
 // replica is one sub-service and the runs it has: a run that fails is followed
 // by another with a new executor.
 type replica struct {
@@ -88,7 +92,7 @@ func (n *Node) runReplica(ctx context.Context, r *replica, log *slog.Logger) (er
 		return err
 	}
 	defer peers.close()
-	front, err := h2.NewServer(h2.Config{}, peers.mux)
+	front, err := h2.NewServer(h2.Config{Grace: frontGrace}, peers.mux)
 	if err != nil {
 		return fmt.Errorf("front of %s: %w", r.name, err)
 	}

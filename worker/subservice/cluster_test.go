@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -56,9 +57,14 @@ type cluster struct {
 
 const testVocab = 700
 
+// trioTokenizer loads the trio's vocabulary once for all tests.
+var trioTokenizer = sync.OnceValues(func() (*tokenizer.Tokenizer, error) {
+	return tokenizer.Load(os.DirFS("../../models/tiny-s"))
+})
+
 func loadTokenizer(t *testing.T) *tokenizer.Tokenizer {
 	t.Helper()
-	tok, err := tokenizer.Load(os.DirFS("../../models/tiny-s"))
+	tok, err := trioTokenizer()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +127,7 @@ func (c *cluster) newHost(name, model string, l layout, d Deployment, tok *token
 	mux := http.NewServeMux()
 	mux.Handle(peer.Path, h.server)
 	mux.Handle(generate.Path, sub)
-	if h.front, err = h2.NewServer(h2.Config{}, mux); err != nil {
+	if h.front, err = h2.NewServer(h2.Config{Grace: 20 * time.Millisecond}, mux); err != nil {
 		t.Fatal(err)
 	}
 	for _, to := range dials {
