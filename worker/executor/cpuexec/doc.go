@@ -2,7 +2,7 @@
 // compared with, and what serves when there is no GPU.
 //
 // The decode loop of a sub-service calls it through executor.Executor. It owns
-// the weights (float32), the pages of keys and values, and its goroutines: one
+// the weights (bfloat16 or float32; all arithmetic is float32), the pages of keys and values, and its goroutines: one
 // that runs steps, and Config.Workers-1 that lend a hand with large ones. All of
 // them end in Shutdown.
 //

@@ -113,7 +113,7 @@ func TestPanicFailsTheModel(t *testing.T) {
 	for _, workers := range []int{1, 3} {
 		e := newTrio(t, "tiny-s", Config{MaxSlots: 1, MaxContext: 256, Workers: workers})
 		s := open(t, e, sampling.Params{})
-		e.w.layers[1].down = e.w.layers[1].down[:100:100]
+		e.w.layers[1].down.bf16 = e.w.layers[1].down.bf16[:100:100]
 		b := &step.Batch{Patches: patches(s, 0, 4), Rows: []step.Row{{Slot: s, Tokens: make([]int32, 200), Logprobs: -1}}}
 		ticket, err := e.Launch(b)
 		if err != nil {

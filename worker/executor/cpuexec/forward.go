@@ -97,7 +97,7 @@ func (f *forward) run() {
 	c, n := f.cfg, len(f.tokens)
 	half := c.HeadDim / 2
 	for t, tok := range f.tokens {
-		copy(f.x[t*c.Hidden:(t+1)*c.Hidden], f.w.embed[int(tok.id)*c.Hidden:])
+		f.w.embed.row(f.x[t*c.Hidden:(t+1)*c.Hidden], int(tok.id))
 		for i, freq := range f.invFreq {
 			sin, cos := math.Sincos(float64(float32(tok.pos) * freq))
 			f.sin[t*half+i], f.cos[t*half+i] = float32(sin), float32(cos)
@@ -120,16 +120,16 @@ func (f *forward) layer(l, n int) {
 	c, w := f.cfg, &f.w.layers[l]
 	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	f.normRows(f.h, f.x, w.attnNorm, n)
-	f.matmul(f.qkv, f.h, w.qkv, n, q+2*kv, c.Hidden)
+	f.matmul(f.qkv, f.h, &w.qkv, n)
 	for t := range n {
 		f.headsAndCache(l, t, f.qkv[t*(q+2*kv):(t+1)*(q+2*kv)])
 	}
 	f.attention(l, n)
-	f.matmul(f.h, f.attn, w.out, n, c.Hidden, q)
+	f.matmul(f.h, f.attn, &w.out, n)
 	addTo(f.x, f.h, n*c.Hidden)
 
 	f.normRows(f.h, f.x, w.ffnNorm, n)
-	f.matmul(f.gu, f.h, w.gateUp, n, 2*c.FFN, c.Hidden)
+	f.matmul(f.gu, f.h, &w.gateUp, n)
 	// The activation of token t is packed to [T, F] at the front: row t of the
 	// result ends before row t+1 of the input begins.
 	for t := range n {
@@ -137,7 +137,7 @@ func (f *forward) layer(l, n int) {
 		f.k.siluMul(row[:c.FFN], row[c.FFN:])
 		copy(f.gu[t*c.FFN:(t+1)*c.FFN], row[:c.FFN])
 	}
-	f.matmul(f.h, f.gu, w.down, n, c.Hidden, c.FFN)
+	f.matmul(f.h, f.gu, &w.down, n)
 	addTo(f.x, f.h, n*c.Hidden)
 }
 

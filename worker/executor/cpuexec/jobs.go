@@ -6,28 +6,39 @@ const rowBlock = 32
 
 // matmulJob is y[t] = W·x[t], cut by rows of W.
 type matmulJob struct {
-	f       *forward
-	y, x, w []float32
-	n       int // tokens
-	rows, k int // W is [rows, k]
+	f    *forward
+	y, x []float32
+	w    *matrix
+	n    int // tokens
 }
 
-// matmul computes y [n, rows] = x [n, k] · Wᵀ for W [rows, k].
-func (f *forward) matmul(y, x, w []float32, n, rows, k int) {
-	f.mm.y, f.mm.x, f.mm.w, f.mm.n, f.mm.rows, f.mm.k = y, x, w, n, rows, k
-	f.team.run(&f.mm, (rows+rowBlock-1)/rowBlock, n*rows*k >= wideWork)
+// matmul computes y [n, rows] = x [n, cols] · Wᵀ.
+func (f *forward) matmul(y, x []float32, w *matrix, n int) {
+	f.mm.y, f.mm.x, f.mm.w, f.mm.n = y, x, w, n
+	f.team.run(&f.mm, (w.rows+rowBlock-1)/rowBlock, n*w.rows*w.cols >= wideWork)
 }
 
 func (j *matmulJob) unit(_, u int) {
 	first := u * rowBlock
-	n := min(rowBlock, j.rows-first)
-	w := j.w[first*j.k : (first+n)*j.k]
+	rows, k := j.w.rows, j.w.cols
+	n := min(rowBlock, rows-first)
+	w := j.w.band(first, n)
 	t := 0
 	for ; t+4 <= j.n; t += 4 {
-		j.f.k.matmul4(j.y[t*j.rows+first:], j.x[t*j.k:(t+4)*j.k], w, n, j.k, j.rows)
+		y, x := j.y[t*rows+first:], j.x[t*k:(t+4)*k]
+		if w.bf16 != nil {
+			j.f.k.matmul4b(y, x, w.bf16, n, k, rows)
+		} else {
+			j.f.k.matmul4(y, x, w.f32, n, k, rows)
+		}
 	}
 	for ; t < j.n; t++ {
-		j.f.k.matvec(j.y[t*j.rows+first:], j.x[t*j.k:(t+1)*j.k], w, n, j.k)
+		y, x := j.y[t*rows+first:], j.x[t*k:(t+1)*k]
+		if w.bf16 != nil {
+			j.f.k.matvecb(y, x, w.bf16, n, k)
+		} else {
+			j.f.k.matvec(y, x, w.f32, n, k)
+		}
 	}
 }
 

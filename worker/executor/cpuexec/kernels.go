@@ -16,6 +16,10 @@ type kernels struct {
 	// matmul4 computes y[t][r] = x[t] · w[r] for four rows of x [4, k] and w [n, k];
 	// row t of y begins at t·ldy.
 	matmul4 func(y, x, w []float32, n, k, ldy int)
+	// matvecb and matmul4b are the same with w in bfloat16. They give the bits that
+	// the float32 kernels give for the widened weights.
+	matvecb  func(y, x []float32, w []uint16, n, k int)
+	matmul4b func(y, x []float32, w []uint16, n, k, ldy int)
 	// weightedSum adds Σ_p w[p]·v[p] to out [d] for v [n, d], p ascending.
 	weightedSum func(out, v, w []float32, n, d int)
 	// expSum replaces s[i] by exp(s[i]-m) and returns the sum. s[i] must not exceed m.
@@ -28,7 +32,7 @@ type kernels struct {
 // opinion in tests. The conversions to float32 forbid fused multiply-add, which
 // the compiler could use in one place and not in another.
 func goKernels() kernels {
-	return kernels{"go", goMatvec, goMatmul4, goWeightedSum, goExpSum, goSiluMul}
+	return kernels{"go", goMatvec, goMatmul4, goMatvecb, goMatmul4b, goWeightedSum, goExpSum, goSiluMul}
 }
 
 func goDot(x, w []float32) float32 {
@@ -70,6 +74,43 @@ func goMatvec(y, x, w []float32, n, k int) {
 func goMatmul4(y, x, w []float32, n, k, ldy int) {
 	for t := range 4 {
 		goMatvec(y[t*ldy:], x[t*k:], w, n, k)
+	}
+}
+
+func goDotb(x []float32, w []uint16) float32 {
+	var a [lanes]float32
+	n := len(x) &^ (lanes - 1)
+	w = w[:len(x)]
+	for i := 0; i < n; i += lanes {
+		xs, ws := x[i:i+lanes:i+lanes], w[i:i+lanes:i+lanes]
+		a[0] += float32(xs[0] * widen(ws[0]))
+		a[1] += float32(xs[1] * widen(ws[1]))
+		a[2] += float32(xs[2] * widen(ws[2]))
+		a[3] += float32(xs[3] * widen(ws[3]))
+		a[4] += float32(xs[4] * widen(ws[4]))
+		a[5] += float32(xs[5] * widen(ws[5]))
+		a[6] += float32(xs[6] * widen(ws[6]))
+		a[7] += float32(xs[7] * widen(ws[7]))
+	}
+	return dotTailb(foldLanes(&a), x, w, n)
+}
+
+func dotTailb(sum float32, x []float32, w []uint16, n int) float32 {
+	for i := n; i < len(x); i++ {
+		sum += float32(x[i] * widen(w[i]))
+	}
+	return sum
+}
+
+func goMatvecb(y, x []float32, w []uint16, n, k int) {
+	for r := range n {
+		y[r] = goDotb(x[:k], w[r*k:r*k+k])
+	}
+}
+
+func goMatmul4b(y, x []float32, w []uint16, n, k, ldy int) {
+	for t := range 4 {
+		goMatvecb(y[t*ldy:], x[t*k:], w, n, k)
 	}
 }
 

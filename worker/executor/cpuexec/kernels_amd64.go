@@ -7,7 +7,7 @@ import "golang.org/x/sys/cpu"
 // bestKernels returns the fastest kernels that this machine runs.
 func bestKernels() kernels {
 	if cpu.X86.HasAVX2 && cpu.X86.HasFMA {
-		return kernels{"avx2", avxMatvec, avxMatmul4, avxWeightedSum, avxExpSum, avxSiluMul}
+		return kernels{"avx2", avxMatvec, avxMatmul4, avxMatvecb, avxMatmul4b, avxWeightedSum, avxExpSum, avxSiluMul}
 	}
 	return goKernels()
 }
@@ -23,6 +23,16 @@ func matvecAVX2(y, x, w *float32, n, k, ld int)
 //
 //go:noescape
 func matmul4AVX2(y, x, w *float32, n, k, ld, ldy int)
+
+// matvecbAVX2 is matvecAVX2 with w in bfloat16.
+//
+//go:noescape
+func matvecbAVX2(y, x *float32, w *uint16, n, k, ld int)
+
+// matmul4bAVX2 is matmul4AVX2 with w in bfloat16.
+//
+//go:noescape
+func matmul4bAVX2(y, x *float32, w *uint16, n, k, ld, ldy int)
 
 // weightedSumAVX2 adds Σ_p w[p]·v[p] to out. d is a positive multiple of 8.
 //
@@ -61,25 +71,52 @@ func avxMatvec(y, x, w []float32, n, k int) {
 
 func avxMatmul4(y, x, w []float32, n, k, ldy int) {
 	even := n &^ 1
-	body := k &^ (lanes - 1)
-	if body == 0 {
+	// Rows of odd shape go one by one; real models have none.
+	if k%lanes != 0 {
 		even = 0
 	}
 	if even > 0 {
 		y, x, w := y[:3*ldy+n], x[:4*k], w[:n*k]
-		matmul4AVX2(&y[0], &x[0], &w[0], even, body, k, ldy)
-		if body < k {
-			for t := range 4 {
-				for r := range even {
-					at := t*ldy + r
-					y[at] = dotTail(y[at], x[t*k:t*k+k], w[r*k:r*k+k], body)
-				}
-			}
-		}
+		matmul4AVX2(&y[0], &x[0], &w[0], even, k, k, ldy)
 	}
 	if even < n {
 		for t := range 4 {
 			avxMatvec(y[t*ldy+even:], x[t*k:], w[even*k:], n-even, k)
+		}
+	}
+}
+
+func avxMatvecb(y, x []float32, w []uint16, n, k int) {
+	if n == 0 {
+		return
+	}
+	y, x, w = y[:n], x[:k], w[:n*k]
+	body := k &^ (lanes - 1)
+	if body > 0 {
+		matvecbAVX2(&y[0], &x[0], &w[0], n, body, k)
+	} else {
+		clear(y)
+	}
+	if body < k {
+		for r := range y {
+			y[r] = dotTailb(y[r], x, w[r*k:r*k+k], body)
+		}
+	}
+}
+
+func avxMatmul4b(y, x []float32, w []uint16, n, k, ldy int) {
+	even := n &^ 1
+	// Rows of odd shape go one by one; real models have none.
+	if k%lanes != 0 {
+		even = 0
+	}
+	if even > 0 {
+		y, x, w := y[:3*ldy+n], x[:4*k], w[:n*k]
+		matmul4bAVX2(&y[0], &x[0], &w[0], even, k, k, ldy)
+	}
+	if even < n {
+		for t := range 4 {
+			avxMatvecb(y[t*ldy+even:], x[t*k:], w[even*k:], n-even, k)
 		}
 	}
 }

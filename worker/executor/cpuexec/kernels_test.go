@@ -103,6 +103,38 @@ func TestMatmul4HasTheBitsOfMatvec(t *testing.T) {
 	}
 }
 
+// TestBfloat16HasTheBitsOfFloat32 compares the bfloat16 kernels with the float32
+// kernels over widened weights.
+func TestBfloat16HasTheBitsOfFloat32(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 8))
+	for _, k := range both() {
+		for _, n := range []int{0, 1, 2, 3, 8, 11} {
+			for _, dim := range []int{1, 7, 8, 20, 64, 131} {
+				x, w := randoms(rng, 4*dim), make([]float32, n*dim)
+				narrow := make([]uint16, n*dim)
+				for i, v := range randoms(rng, n*dim) {
+					narrow[i] = uint16(math.Float32bits(v) >> 16)
+					w[i] = widen(narrow[i])
+				}
+				want, got := guarded(n), guarded(n)
+				k.matvec(want, x, w, n, dim)
+				k.matvecb(got, x, narrow, n, dim)
+				checkGuard(t, got, n)
+				if !slices.Equal(got[:n], want[:n]) {
+					t.Errorf("%s matvec n=%d k=%d: %v, want %v", k.name, n, dim, got[:n], want[:n])
+				}
+				ldy := n + 1
+				want, got = make([]float32, 4*ldy), make([]float32, 4*ldy)
+				k.matmul4(want, x, w, n, dim, ldy)
+				k.matmul4b(got, x, narrow, n, dim, ldy)
+				if !slices.Equal(got, want) {
+					t.Errorf("%s matmul4 n=%d k=%d: %v, want %v", k.name, n, dim, got, want)
+				}
+			}
+		}
+	}
+}
+
 func TestWeightedSum(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 3))
 	for _, k := range both() {
@@ -227,6 +259,13 @@ func BenchmarkMatvec(b *testing.B) {
 			x, w, y := randoms(rng, 512), randoms(rng, 512*512), make([]float32, 512)
 			for b.Loop() {
 				k.matvec(y, x, w, 512, 512)
+			}
+			b.ReportMetric(2*512*512*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+		})
+		b.Run(fmt.Sprintf("%s/512x512/bf16", k.name), func(b *testing.B) {
+			x, w, y := randoms(rng, 512), make([]uint16, 512*512), make([]float32, 512)
+			for b.Loop() {
+				k.matvecb(y, x, w, 512, 512)
 			}
 			b.ReportMetric(2*512*512*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
 		})

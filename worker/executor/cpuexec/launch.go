@@ -152,7 +152,7 @@ func (e *Executor) sample(picks []pick, out []step.Out) {
 	for i := range picks {
 		e.fwd.sampled(e.hidden[i*c:(i+1)*c], int(picks[i].token))
 	}
-	e.fwd.matmul(e.logits, e.hidden, e.w.head, len(picks), v, c)
+	e.fwd.matmul(e.logits, e.hidden, &e.w.head, len(picks))
 	for i := range picks {
 		p, o := &picks[i], &out[i]
 		row := &e.flying.batch.Rows[p.row]

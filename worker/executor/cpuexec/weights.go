@@ -6,11 +6,11 @@ import (
 	"github.com/tokenrouter/tokenrouter/worker/model"
 )
 
-// weights are a whole model in float32. Matrices are [out, in]; those that share
-// their input are stacked, so that one pass over the input serves them all.
+// weights are a whole model. Matrices are [out, in]; those that share their input
+// are stacked, so that one pass over the input serves them all.
 type weights struct {
-	embed  []float32 // [rows, C]
-	head   []float32 // [V, C], the first Vocab rows of the embedding if tied
+	embed  matrix    // [rows, C]
+	head   matrix    // [V, C], the first Vocab rows of the embedding if tied
 	norm   []float32 // [C]
 	layers []layer
 	bytes  int64
@@ -18,12 +18,12 @@ type weights struct {
 
 type layer struct {
 	attnNorm     []float32 // [C]
-	qkv          []float32 // [(Hq+2Hk)·D, C]
+	qkv          matrix    // [(Hq+2Hk)·D, C]
 	qNorm, kNorm []float32 // [D]
-	out          []float32 // [C, Hq·D]
+	out          matrix    // [C, Hq·D]
 	ffnNorm      []float32 // [C]
-	gateUp       []float32 // [2F, C]
-	down         []float32 // [C, F]
+	gateUp       matrix    // [2F, C]
+	down         matrix    // [C, F]
 }
 
 // loader converts tensors one after the other; the first error sticks.
@@ -33,25 +33,30 @@ type loader struct {
 	err   error
 }
 
-// stack reads tensors and lays them behind each other.
-func (l *loader) stack(names ...string) []float32 {
-	if l.err != nil {
-		return nil
-	}
-	total := 0
-	tensors := make([]model.Tensor, len(names))
-	for i, name := range names {
-		if tensors[i], l.err = l.from.Tensor(name); l.err != nil {
-			return nil
+// tensors finds tensors and the sum of their elements.
+func (l *loader) tensors(names []string) (out []model.Tensor, total int) {
+	for _, name := range names {
+		if l.err != nil {
+			return nil, 0
 		}
-		total += tensors[i].Elems()
+		var t model.Tensor
+		if t, l.err = l.from.Tensor(name); l.err == nil {
+			out = append(out, t)
+			total += t.Elems()
+		}
 	}
+	return out, total
+}
+
+// vector reads tensors as float32 and lays them behind each other.
+func (l *loader) vector(names ...string) []float32 {
+	tensors, total := l.tensors(names)
 	out := make([]float32, total)
 	at := 0
 	for i := range tensors {
 		n := tensors[i].Elems()
-		if l.err = tensors[i].CopyFloat32(out[at : at+n]); l.err != nil {
-			return nil
+		if err := tensors[i].CopyFloat32(out[at : at+n]); err != nil && l.err == nil {
+			l.err = err
 		}
 		at += n
 	}
@@ -66,32 +71,33 @@ func loadWeights(k *model.Checkpoint, vocab int) (*weights, error) {
 		return nil, fmt.Errorf("%w: architecture %s on the CPU", model.ErrUnsupported, c.Architecture)
 	}
 	l := &loader{from: k}
+	q := c.Heads * c.HeadDim
 	w := &weights{
-		embed:  l.stack("model.embed_tokens.weight"),
-		norm:   l.stack("model.norm.weight"),
+		embed:  l.matrix(c.Hidden, "model.embed_tokens.weight"),
+		norm:   l.vector("model.norm.weight"),
 		layers: make([]layer, c.Layers),
 	}
 	for i := range w.layers {
 		p := fmt.Sprintf("model.layers.%d.", i)
 		w.layers[i] = layer{
-			attnNorm: l.stack(p + "input_layernorm.weight"),
-			qkv:      l.stack(p+"self_attn.q_proj.weight", p+"self_attn.k_proj.weight", p+"self_attn.v_proj.weight"),
-			qNorm:    l.stack(p + "self_attn.q_norm.weight"),
-			kNorm:    l.stack(p + "self_attn.k_norm.weight"),
-			out:      l.stack(p + "self_attn.o_proj.weight"),
-			ffnNorm:  l.stack(p + "post_attention_layernorm.weight"),
-			gateUp:   l.stack(p+"mlp.gate_proj.weight", p+"mlp.up_proj.weight"),
-			down:     l.stack(p + "mlp.down_proj.weight"),
+			attnNorm: l.vector(p + "input_layernorm.weight"),
+			qkv:      l.matrix(c.Hidden, p+"self_attn.q_proj.weight", p+"self_attn.k_proj.weight", p+"self_attn.v_proj.weight"),
+			qNorm:    l.vector(p + "self_attn.q_norm.weight"),
+			kNorm:    l.vector(p + "self_attn.k_norm.weight"),
+			out:      l.matrix(q, p+"self_attn.o_proj.weight"),
+			ffnNorm:  l.vector(p + "post_attention_layernorm.weight"),
+			gateUp:   l.matrix(c.Hidden, p+"mlp.gate_proj.weight", p+"mlp.up_proj.weight"),
+			down:     l.matrix(c.FFN, p+"mlp.down_proj.weight"),
 		}
 	}
 	w.head = w.embed
 	if !c.TieEmbeddings {
-		w.head = l.stack("lm_head.weight")
+		w.head = l.matrix(c.Hidden, "lm_head.weight")
 	}
 	if l.err != nil {
 		return nil, l.err
 	}
-	w.head = w.head[:vocab*c.Hidden]
+	w.head = w.head.band(0, vocab)
 	w.bytes = l.bytes
 	return w, nil
 }
