@@ -101,7 +101,9 @@ func (s *suite) badBatches(t *testing.T) {
 		{"slot not open", row(func(r *step.Row) { r.Slot = closed.slot })},
 		{"negative slot", row(func(r *step.Row) { r.Slot = -1 })},
 		{"slot out of range", row(func(r *step.Row) { r.Slot = step.Slot(in.MaxSlots) })},
-		{"slot twice", &step.Batch{Rows: []step.Row{
+		{"slot twice at one position", &step.Batch{Rows: []step.Row{
+			{Slot: a.slot, Start: 20, Tokens: ids[:1], Logprobs: -1}, {Slot: a.slot, Start: 20, Tokens: ids[:1], Logprobs: -1}}}},
+		{"slot twice, one behind the other", &step.Batch{Rows: []step.Row{
 			{Slot: a.slot, Start: 20, Tokens: ids[:1], Logprobs: -1}, {Slot: a.slot, Start: 21, Tokens: ids[:1], Logprobs: -1}}}},
 		{"negative id", row(func(r *step.Row) { r.Tokens = []int32{-1} })},
 		{"id of a padded row", row(func(r *step.Row) { r.Tokens = []int32{int32(in.Vocab)} })},
