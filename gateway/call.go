@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sourcegraph/conc"
 	"github.com/sourcegraph/conc/panics"
 
@@ -30,6 +31,10 @@ type call struct {
 	// waiting counts choices not yet admitted, running those not yet ended.
 	waiting, running int
 	firstToken       time.Duration // since arrived; 0 before the first token
+
+	// The deployment's own series, looked up once: tokens by model index.
+	tokens              []prometheus.Counter
+	toFirst, interToken prometheus.Observer
 }
 
 // event is a message from the pump of a choice. Exactly one of admitted, a
@@ -55,6 +60,10 @@ func newCall(g *Gateway, d *deployment, kind openai.Kind, o openai.Options, requ
 		g: g, d: d, kind: kind, options: o, arrived: time.Now(),
 		id:     prefix + strconv.FormatUint(requests[0].ID, 16),
 		events: make(chan event, eventQueue), waiting: len(requests), running: len(requests),
+		toFirst: g.metrics.firstToken.WithLabelValues(d.Name), interToken: g.metrics.interToken.WithLabelValues(d.Name),
+	}
+	for _, m := range d.Models {
+		c.tokens = append(c.tokens, g.metrics.tokens.WithLabelValues(d.Name, m))
 	}
 	for i, r := range requests {
 		ch := &choice{index: i, logprobs: o.Logprobs >= 0, session: newSession(g, d, r)}
@@ -253,20 +262,19 @@ func finishName(f generate.Finish) string {
 
 // observe updates the metrics of tokens.
 func (c *call) observe(ch *choice, tokens []generate.TokenEvent, now time.Time) {
-	m := c.g.metrics
 	for i := range tokens {
-		m.tokens.WithLabelValues(c.d.Name, c.d.Models[tokens[i].Model]).Inc()
+		c.tokens[tokens[i].Model].Inc()
 	}
 	switch {
 	case len(tokens) == 0:
 		return
 	case ch.last.IsZero():
-		m.firstToken.WithLabelValues(c.d.Name).Observe(now.Sub(c.arrived).Seconds())
+		c.toFirst.Observe(now.Sub(c.arrived).Seconds())
 		if c.firstToken == 0 {
 			c.firstToken = now.Sub(c.arrived)
 		}
 	default:
-		m.interToken.WithLabelValues(c.d.Name).Observe(now.Sub(ch.last).Seconds() / float64(len(tokens)))
+		c.interToken.Observe(now.Sub(ch.last).Seconds() / float64(len(tokens)))
 	}
 	ch.last = now
 }

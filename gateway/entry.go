@@ -22,6 +22,10 @@ type Entry interface {
 	// refusal is a *generate.Error; any other error means that the replica
 	// could not be reached or broke the protocol. The stream ends when ctx does.
 	// Generate must not keep r.
+	//
+	// Every stream starts with EventAdmitted, with the prompt's ids unless
+	// r.Resume has them already. The first position of a resumed stream is
+	// len(r.Resume.Tokens), or an earlier one if it repeats the same tokens.
 	Generate(ctx context.Context, r *generate.Request) (Stream, error)
 }
 

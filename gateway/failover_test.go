@@ -118,21 +118,21 @@ func TestDieAfterEveryToken(t *testing.T) {
 	}
 }
 
-// TestFence sends what a broken or late entry could send. In every case the
-// client must get the undisturbed answer, or an error; never another text.
-func TestFence(t *testing.T) {
-	s := words(8)
-	want := undisturbed(t, s, `,"stream":true`)
+// fenceCase is what an entry sends at one position of its first epoch.
+type fenceCase struct {
+	name   string
+	at     int
+	edit   func(e *generate.Event) ([]*generate.Event, error)
+	moves  float64
+	metric string
+}
+
+// fenceCases are the events of broken and late entries, around script s.
+func fenceCases(s *script) []fenceCase {
 	late := func(epoch uint32, base int32, ids ...int32) *generate.Event {
 		return &generate.Event{Kind: generate.EventTokens, Epoch: epoch, Base: base, Tokens: tokenEvents(ids...)}
 	}
-	for _, tc := range []struct {
-		name   string
-		at     int
-		edit   func(e *generate.Event) ([]*generate.Event, error)
-		moves  float64
-		metric string
-	}{
+	return []fenceCase{
 		{"stale tokens", 4, func(e *generate.Event) ([]*generate.Event, error) {
 			return []*generate.Event{late(0, 4, 99), e}, nil
 		}, 0, "trctl_gateway_stale_frames_total"},
@@ -182,7 +182,15 @@ func TestFence(t *testing.T) {
 		{"the prompt changes", -1, func(e *generate.Event) ([]*generate.Event, error) {
 			return []*generate.Event{{Kind: generate.EventAdmitted, Epoch: e.Epoch, PromptIDs: []int32{5000}}}, nil
 		}, 1, ""},
-	} {
+	}
+}
+
+// TestFence sends what a broken or late entry could send. In every case the
+// client must get the undisturbed answer; never another text.
+func TestFence(t *testing.T) {
+	s := words(8)
+	want := undisturbed(t, s, `,"stream":true`)
+	for _, tc := range fenceCases(s) {
 		t.Run(tc.name, func(t *testing.T) {
 			edit := func(r *generate.Request, at int, e *generate.Event) ([]*generate.Event, error) {
 				if r.Epoch == 1 && at == tc.at {

@@ -398,3 +398,39 @@ func TestSlowBody(t *testing.T) {
 	wantError(t, "slow body", resp, readAll(t, resp), 408, "body_too_slow", "")
 	_ = resp.Body.Close()
 }
+
+// TestSlowReader checks that a client that does not read is given up after
+// WriteTimeout, and that its entry stops.
+func TestSlowReader(t *testing.T) {
+	s := &script{finish: generate.FinishStop}
+	for range 500 {
+		s.tokens = append(s.tokens, generate.TokenEvent{ID: 1, Text: strings.Repeat("x", generate.MaxText)})
+	}
+	e := &fakeEntry{name: "e1", script: s}
+	f := start(t, func(c *Config) { c.WriteTimeout = 50 * time.Millisecond }, e)
+	resp, err := f.server.Client().Post(f.server.URL+chatPath, "application/json", strings.NewReader(`{`+hi+`,"stream":true}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	eventually(t, "the slow client is counted", func() bool { return f.metric("trctl_gateway_requests_total", "code=499") == 1 })
+	if e.active.Load() != 0 {
+		t.Error("the entry's context did not end")
+	}
+}
+
+// TestChunkedBody sends bodies without a length, under and over the limit.
+func TestChunkedBody(t *testing.T) {
+	f := start(t, func(c *Config) { c.MaxBody = 1000 }, &fakeEntry{name: "e1", script: words(1)})
+	for pad, status := range map[int]int{100: http.StatusOK, 2000: http.StatusRequestEntityTooLarge} {
+		body := io.MultiReader(strings.NewReader(`{`+hi+`,"x":"`), strings.NewReader(strings.Repeat("a", pad)), strings.NewReader(`"}`))
+		resp, err := f.server.Client().Post(f.server.URL+chatPath, "application/json", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := readAll(t, resp); resp.StatusCode != status {
+			t.Errorf("%d bytes more: %d %s", pad, resp.StatusCode, got)
+		}
+		_ = resp.Body.Close()
+	}
+}

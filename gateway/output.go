@@ -3,6 +3,7 @@ package gateway
 import (
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -37,16 +38,22 @@ func (c *client) write(b []byte) error {
 // done lifts the deadline for the connection's next request.
 func (c *client) done() { _ = c.control.SetWriteDeadline(time.Time{}) }
 
-// sendError writes an error as the whole answer.
+// sendJSON writes a whole answer.
+func (c *client) sendJSON(status int, body []byte) error {
+	h := c.w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	c.w.WriteHeader(status)
+	return c.write(body)
+}
+
+// sendError writes an error as the whole answer and returns its status.
 func (c *client) sendError(e *openai.Error) int {
 	if e.Status == statusClientGone {
 		return e.Status
 	}
-	h := c.w.Header()
-	setRetryHeaders(h, e)
-	h.Set("Content-Type", "application/json")
-	c.w.WriteHeader(e.Status)
-	_ = c.write(e.AppendJSON(nil)) // the client may have gone; nothing to do about it
+	setRetryHeaders(c.w.Header(), e)
+	_ = c.sendJSON(e.Status, e.AppendJSON(nil)) // the client may have gone; nothing to do about it
 	return e.Status
 }
 
@@ -193,9 +200,7 @@ func (o *bodyOutput) end() error {
 		choices[i] = openai.Choice{Text: o.texts[i].String(), Finish: ch.finish, Logprobs: o.logprobs[i], Extension: &ch.extension}
 	}
 	body := openai.AppendResponse(nil, o.call.kind, o.call.id, o.call.arrived.Unix(), o.call.d.Name, choices, o.call.usage())
-	o.w.Header().Set("Content-Type", "application/json")
-	o.w.WriteHeader(http.StatusOK)
-	return o.write(body)
+	return o.sendJSON(http.StatusOK, body)
 }
 
 func (o *bodyOutput) fail(e *openai.Error) int { return o.sendError(e) }

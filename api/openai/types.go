@@ -54,7 +54,7 @@ type Extension struct {
 	Models []string
 	// Runs are the tokens in order. Neighbours have different models.
 	Runs []Run
-	// Epoch is the number of times that the request moved to another entry, plus one.
+	// Epoch is 1, and one more for every time that the request moved to another entry.
 	Epoch uint32
 	// Ignored are the request's unknown fields.
 	Ignored []string

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -68,11 +69,19 @@ func TestParseChatFields(t *testing.T) {
 	}
 }
 
-// badChat are bodies with the param and the code that the error must name.
-func badChat() []struct{ name, body, param, code string } {
-	with := func(field string) string { return `{` + hi + `,` + field + `}` }
-	msg := func(m string) string { return `{"model":"tiny","messages":[` + m + `]}` }
-	return []struct{ name, body, param, code string }{
+// badBody is a body with the param and the code that the error must name.
+type badBody struct{ name, body, param, code string }
+
+func badChat() []badBody {
+	return slices.Concat(badSyntax(), badMessages(), badValues(), badUnsupported())
+}
+
+// with adds a field to a good chat; msg is a chat of the given messages.
+func with(field string) string { return `{` + hi + `,` + field + `}` }
+func msg(m string) string      { return `{"model":"tiny","messages":[` + m + `]}` }
+
+func badSyntax() []badBody {
+	return []badBody{
 		{"empty", ``, "", CodeInvalidJSON},
 		{"B15 colon", `{:"model":"M"}`, "", CodeInvalidJSON},
 		{"B15 null", `null`, "", CodeInvalidJSON},
@@ -97,7 +106,11 @@ func badChat() []struct{ name, body, param, code string } {
 		{"NaN", with(`"temperature":NaN`), "", CodeInvalidJSON},
 		{"1e400", with(`"temperature":1e400`), "temperature", CodeInvalidValue},
 		{"1e400 in template args", with(`"chat_template_kwargs":{"a":1e400}`), "chat_template_kwargs", CodeInvalidValue},
+	}
+}
 
+func badMessages() []badBody {
+	return []badBody{
 		{"no model", `{"messages":[{"role":"user","content":"hi"}]}`, "model", CodeMissing},
 		{"empty model", `{"model":"","messages":[{"role":"user","content":"hi"}]}`, "model", CodeMissing},
 		{"no messages", `{"model":"tiny"}`, "messages", CodeMissing},
@@ -116,7 +129,11 @@ func badChat() []struct{ name, body, param, code string } {
 		{"user with calls", msg(`{"role":"user","content":"x","tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":""}}]}`), "messages[0].tool_calls", CodeInvalidValue},
 		{"call without function", msg(`{"role":"assistant","tool_calls":[{"id":"a"}]}`), "messages[0].tool_calls[0].function", CodeMissing},
 		{"call arguments object", msg(`{"role":"assistant","tool_calls":[{"id":"a","function":{"name":"f","arguments":{}}}]}`), "messages[0].tool_calls[0].function.arguments", CodeInvalidType},
+	}
+}
 
+func badValues() []badBody {
+	return []badBody{
 		{"n 0", with(`"n":0`), "n", CodeInvalidValue},
 		{"n -1", with(`"n":-1`), "n", CodeInvalidValue},
 		{"B21 n", with(`"n":1000000,"max_tokens":2147483647`), "n", CodeInvalidValue},
@@ -147,7 +164,11 @@ func badChat() []struct{ name, body, param, code string } {
 		{"user", with(`"user":1`), "user", CodeInvalidType},
 		{"metadata", with(`"metadata":"x"`), "metadata", CodeInvalidType},
 		{"store", with(`"store":"x"`), "store", CodeInvalidType},
+	}
+}
 
+func badUnsupported() []badBody {
+	return []badBody{
 		{"B08 empty stop", with(`"stop":[""]`), "stop", CodeInvalidValue},
 		{"B08 empty among stops", with(`"stop":["","x"]`), "stop", CodeInvalidValue},
 		{"empty stop text", with(`"stop":""`), "stop", CodeInvalidValue},
