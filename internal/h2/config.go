@@ -43,7 +43,8 @@ type Config struct {
 	// Dial connects a Transport to its server. A Server does not use it.
 	Dial func(ctx context.Context) (net.Conn, error)
 	// MaxStreams bounds the open streams of one connection: 1024. A client waits
-	// for its turn beyond that.
+	// for its turn beyond that, once it has seen the server's bound; until then it
+	// takes 100 for granted, and more than the bound are refused.
 	MaxStreams int
 	// MaxConns bounds the open connections of a Server: 1024. More are closed at once.
 	MaxConns int

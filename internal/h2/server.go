@@ -34,16 +34,17 @@ func NewServer(cfg Config, handler http.Handler) (*Server, error) {
 
 // Serve accepts connections until ctx ends, then tells the clients to go away,
 // waits Config.Grace for open streams and closes what is left. Requests see ctx
-// end. On return the listener and all connections are closed and all handlers
+// end; their TLS field is set exactly if the connection is TLS. On return the listener and all connections are closed and all handlers
 // have returned. It returns the cause of ctx, or the listener's error.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	r := &run{cfg: &s.cfg, open: make(map[net.Conn]struct{})}
+	r := &run{cfg: &s.cfg, open: make(map[net.Conn]struct{}), busy: make(map[net.Conn]struct{})}
 	r.http = &http.Server{
 		Handler:           http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { r.handle(s.handler, w, req) }),
 		HTTP2:             s.cfg.tuning(),
 		MaxHeaderBytes:    maxHeaderBytes,
 		ReadHeaderTimeout: s.cfg.HandshakeTimeout,
 		ErrorLog:          slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
+		ConnState:         r.state,
 	}
 	//lint:ignore SA1019 net/http cannot serve HTTP/2 on a connection that is not from its own listener.
 	r.http2 = new(http2.Server)
@@ -75,10 +76,11 @@ type run struct {
 	http2 *http2.Server
 
 	mu     sync.Mutex
-	open   map[net.Conn]struct{}
-	ended  bool          // no new handler starts
-	left   chan struct{} // closed when open is empty, nil until drain
-	closed bool          // no new connection starts
+	open   map[net.Conn]struct{} // accepted
+	busy   map[net.Conn]struct{} // with open streams; the connection may be the TLS one
+	idle   chan struct{}         // closed when busy is empty, nil until drain
+	closed bool                  // no new connection starts
+	ended  bool                  // no new handler starts
 
 	handlers sync.WaitGroup // Add with mu held and ended false
 }
@@ -136,9 +138,20 @@ func (r *run) remove(nc net.Conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.open, nc)
-	if len(r.open) == 0 && r.left != nil {
-		close(r.left)
-		r.left = nil
+}
+
+// state notes which connections have open streams. The library calls it.
+func (r *run) state(nc net.Conn, state http.ConnState) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if state == http.StateActive {
+		r.busy[nc] = struct{}{}
+		return
+	}
+	delete(r.busy, nc)
+	if len(r.busy) == 0 && r.idle != nil {
+		close(r.idle)
+		r.idle = nil
 	}
 }
 
@@ -155,8 +168,20 @@ func (r *run) serve(ctx context.Context, nc net.Conn) {
 		}
 		return
 	}
+	// ServeConn tells of no last state if it ends with open streams.
+	defer r.state(conn, http.StateClosed)
+	handler := r.http.Handler
+	if tc, ok := conn.(*tls.Conn); ok {
+		// The library leaves out the TLS state of a request that claims the scheme
+		// "http", which would then look like one from this process.
+		state := tc.ConnectionState()
+		handler = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			req.TLS = &state
+			r.http.Handler.ServeHTTP(w, req)
+		})
+	}
 	//lint:ignore SA1019 see Serve.
-	r.http2.ServeConn(conn, &http2.ServeConnOpts{Context: ctx, BaseConfig: r.http, Handler: r.http.Handler})
+	r.http2.ServeConn(conn, &http2.ServeConnOpts{Context: ctx, BaseConfig: r.http, Handler: handler})
 }
 
 // handle lets Serve wait for handlers, which the library does not.
@@ -172,16 +197,22 @@ func (r *run) handle(h http.Handler, w http.ResponseWriter, req *http.Request) {
 	h.ServeHTTP(w, req)
 }
 
-// drain tells the clients to go away and closes what stays longer than Grace.
+// flushTime is left to the last frames of a stream that has ended, and to the
+// word to go away.
+const flushTime = 10 * time.Millisecond
+
+// drain tells the clients to go away, waits for open streams up to Grace, and
+// closes all connections.
 func (r *run) drain() {
-	left := make(chan struct{})
+	idle := make(chan struct{})
 	r.mu.Lock()
 	r.closed = true
-	if len(r.open) == 0 {
-		close(left)
+	if len(r.busy) == 0 {
+		close(idle)
 	} else {
-		r.left = left
+		r.idle = idle
 	}
+	none := len(r.open) == 0
 	r.mu.Unlock()
 
 	// There are no listeners or connections of its own, so Shutdown returns at
@@ -190,7 +221,11 @@ func (r *run) drain() {
 	timer := time.NewTimer(r.cfg.Grace)
 	defer timer.Stop()
 	select {
-	case <-left:
+	case <-idle:
+		if !none {
+			timer.Reset(flushTime)
+			<-timer.C
+		}
 	case <-timer.C:
 	}
 	r.mu.Lock()

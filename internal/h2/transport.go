@@ -130,7 +130,8 @@ func (t *Transport) current() (*http2.ClientConn, error) {
 		return nil, ErrClosed
 	case t.conn == nil:
 		return nil, nil
-	case t.conn.ReserveNewRequest():
+	// A connection that died before its first request would take one, to fail it, for ever.
+	case !t.conn.State().Closed && t.conn.ReserveNewRequest():
 		return t.conn, nil
 	}
 	still := t.old[:0]

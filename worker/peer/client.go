@@ -62,6 +62,7 @@ func (c *Client) Run(ctx context.Context) error {
 			c.end(&d, ErrClosed)
 			return context.Cause(ctx)
 		}
+		c.cfg.Log.Debug("peer stream ended", "peer", c.url, "err", err)
 		c.settle(&d, err)
 		if err := c.pause(ctx, &d); err != nil {
 			c.end(&d, ErrClosed)
