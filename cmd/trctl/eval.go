@@ -167,14 +167,16 @@ func (e *evalCmd) measure(ctx context.Context, p process, c *client, name string
 	bar := newProgress(ctx, p, len(problems))
 	start := time.Now()
 	asks := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError().WithMaxGoroutines(e.Concurrency)
-	for _, q := range problems {
+	for i, q := range problems {
 		asks.Go(func(ctx context.Context) error {
-			zero := 0.0
+			// The seed is for policies that draw; the answers themselves are greedy.
+			zero, seed := 0.0, int64(i)
 			r, err := c.complete(ctx, chatRequest{
 				Model:       name,
 				Messages:    []message{{Role: "user", Content: q.Question}},
 				MaxTokens:   e.MaxTokens,
 				Temperature: &zero,
+				Seed:        &seed,
 			})
 			if err != nil {
 				return err
