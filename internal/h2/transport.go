@@ -54,7 +54,7 @@ func NewTransport(cfg Config) (*Transport, error) {
 
 // RoundTrip sends one request. It returns when the response's header is there.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	cc, err := t.reserve(req.Context())
+	cc, err := t.get(req.Context())
 	if err != nil {
 		if req.Body != nil {
 			_ = req.Body.Close()
@@ -82,8 +82,10 @@ func (t *Transport) Close() error {
 	return err
 }
 
-// reserve returns a connection that will take one request.
-func (t *Transport) reserve(ctx context.Context) (*http2.ClientConn, error) {
+// get returns the connection, made first if need be. It makes no reservation:
+// with strict streams the library counts the reservations of those that wait,
+// and more of them than streams would wait for each other for ever.
+func (t *Transport) get(ctx context.Context) (*http2.ClientConn, error) {
 	if cc, err := t.current(); cc != nil || err != nil {
 		return cc, err
 	}
@@ -113,15 +115,11 @@ func (t *Transport) reserve(ctx context.Context) (*http2.ClientConn, error) {
 		_ = cc.Close()
 		return nil, ErrClosed
 	}
-	if !cc.ReserveNewRequest() {
-		_ = cc.Close()
-		return nil, fmt.Errorf("open connection: %w", net.ErrClosed)
-	}
 	t.conn = cc
 	return cc, nil
 }
 
-// current reserves a request on the connection, if there is a good one.
+// current returns the connection if there is a good one.
 func (t *Transport) current() (*http2.ClientConn, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -131,7 +129,7 @@ func (t *Transport) current() (*http2.ClientConn, error) {
 	case t.conn == nil:
 		return nil, nil
 	// A connection that died before its first request would take one, to fail it, for ever.
-	case !t.conn.State().Closed && t.conn.ReserveNewRequest():
+	case !t.conn.State().Closed && t.conn.CanTakeNewRequest():
 		return t.conn, nil
 	}
 	still := t.old[:0]
