@@ -30,6 +30,7 @@ type cli struct {
 	Serve      serveCmd      `cmd:"" help:"Serve models behind one OpenAI-compatible endpoint, in one process."`
 	Chat       chatCmd       `cmd:"" help:"Chat with a server; the colour of a token says which model wrote it."`
 	Eval       evalCmd       `cmd:"" help:"Measure accuracy, large share and speed on problems with known answers."`
+	Bench      benchCmd      `cmd:"" help:"Measure speed and latency of any OpenAI-compatible server under load."`
 	VersionCmd versionCmd    `cmd:"" name:"version" help:"Show the version."`
 	Completion completionCmd `cmd:"" help:"Print a completion script for a shell."`
 	HelpCmd    helpCmd       `cmd:"" name:"help" help:"Show help for a command or a topic."`
