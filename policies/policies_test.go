@@ -57,6 +57,10 @@ func decide(t *testing.T, given string) string {
 	p := set.For(self)
 	const logV = 2
 	b, r := &Batch{}, &Result{LogV: logV}
+	keyed := fields[0] == "request-level" && len(fields) > 3 && fields[3] == "keyed"
+	if keyed {
+		fields = append(fields[:3:3], fields[4:]...)
+	}
 	for i, f := range fields[3:] {
 		h := float32(math.NaN())
 		if f != "nan" {
@@ -64,7 +68,14 @@ func decide(t *testing.T, given string) string {
 			fmt.Sscan(f, &v)
 			h = float32(v * logV)
 		}
-		b.Reqs = append(b.Reqs, &Req{Self: self, PromptLen: 7, Out: make([]int32, i), Sampling: &sampling.Params{Seed: 1}})
+		q := &Req{Self: self, PromptLen: 7, Out: make([]int32, i), Sampling: &sampling.Params{Seed: 1}}
+		if fields[0] == "request-level" {
+			q.Out = nil // the score counts for the first token alone
+		}
+		if keyed {
+			q.Key = 9
+		}
+		b.Reqs = append(b.Reqs, q)
 		r.Token = append(r.Token, int32(i))
 		r.Entropy = append(r.Entropy, h)
 	}
@@ -107,10 +118,13 @@ func TestNewRefuses(t *testing.T) {
 		settings     Settings
 		want         string
 	}{
-		{"unknown", "r-stich", 2, Settings{}, "known: r-stitch"},
+		{"unknown", "r-stich", 2, Settings{}, "known: me, r-stitch"},
 		{"one model", "random", 1, Settings{}, "want 2"},
 		{"threshold above 1", "r-stitch", 2, Settings{Threshold: &high}, "between 0 and 1"},
 		{"threshold NaN", "random", 2, Settings{Threshold: &nan}, "between 0 and 1"},
+		{"weights for fewer models", "me", 3, Settings{Weights: []float64{1, 1}}, "2 values for 3 models"},
+		{"negative weight", "me", 2, Settings{Weights: []float64{1, -1}}, "weights[1]"},
+		{"no weight", "me", 2, Settings{Weights: []float64{0, 0}}, "all are 0"},
 		{"trace fields", "trace", 2, Settings{Trace: "1 drop"}, "POSITION[@MODEL]"},
 		{"trace position", "trace", 2, Settings{Trace: "-1 1 drop"}, "position"},
 		{"trace model", "trace", 2, Settings{Trace: "1 2 keep"}, "below 2"},
@@ -152,5 +166,64 @@ func TestPaperSection3_5RandomShare(t *testing.T) {
 	// Five standard deviations of a binomial share.
 	if share, bound := float64(routed)/n, 5*math.Sqrt(p*(1-p)/n); math.Abs(share-p) > bound {
 		t.Errorf("share is %.4f, want %.2f ± %.4f", share, p, bound)
+	}
+}
+
+// Mixture-model-like ensemble, section 7 of the routing notes: every position's
+// model is drawn from the weights, the first one too, whoever draws.
+func TestEnsembleShares(t *testing.T) {
+	weights := []float64{2, 3, 5}
+	set, err := New("me", 3, Settings{Weights: weights})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 20000
+	counts := make([]int, 3)
+	first := make([]int, 3)
+	for i := range n {
+		q := &Req{PromptLen: i, Sampling: &sampling.Params{Seed: 7}}
+		var to [3]ModelID
+		for self := range ModelID(3) {
+			out := make([]Decision, 1)
+			set.For(self).Route(&Batch{Reqs: []*Req{q}}, &Result{Token: []int32{1}}, out)
+			if !out[0].Keep {
+				t.Fatal("a token was dropped")
+			}
+			to[self] = out[0].To
+		}
+		if to[0] != to[1] || to[1] != to[2] {
+			t.Fatalf("position %d: the models draw %v", i, to)
+		}
+		counts[to[0]]++
+		verdict, k := set.For(Entry).Receive(q, &Handoff{From: Client})
+		if (verdict == Bounce) != (k != Entry) {
+			t.Fatalf("verdict %d with model %d", verdict, k)
+		}
+		first[k]++
+	}
+	for k, w := range weights {
+		want := w / 10
+		bound := 5 * math.Sqrt(want*(1-want)/n)
+		for name, c := range map[string][]int{"token": counts, "first token": first} {
+			if share := float64(c[k]) / n; math.Abs(share-want) > bound {
+				t.Errorf("%s: model %d has share %.4f, want %.2f ± %.4f", name, k, share, want, bound)
+			}
+		}
+	}
+}
+
+// The memory of conversations is bounded and forgets the oldest.
+func TestStickyIsBounded(t *testing.T) {
+	d := newDecisions(3)
+	for key := range uint64(6) {
+		d.put(key, 1)
+	}
+	for key, want := range []bool{false, false, false, true, true, true} {
+		if _, known := d.get(uint64(key)); known != want {
+			t.Errorf("key %d is known: %t, want %t", key, known, want)
+		}
+	}
+	if len(d.model) != 3 {
+		t.Errorf("%d keys are kept, want 3", len(d.model))
 	}
 }

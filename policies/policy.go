@@ -83,7 +83,10 @@ type Req struct {
 	Out      []int32
 	Models   []ModelID
 	Sampling *sampling.Params
-	State    State
+	// Key names the conversation for policies that decide once for all its
+	// requests; 0 if the client gave none. Only the entry model has it.
+	Key   uint64
+	State State
 }
 
 // Batch is the requests of one forward pass, one for each row that was sampled.

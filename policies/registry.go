@@ -13,8 +13,11 @@ var ErrUnknown = errors.New("unknown policy")
 // Settings are what a deployment may set. A nil field is unset: the policy's
 // own default holds (order: flag, configuration, checkpoint, default).
 type Settings struct {
-	// Threshold is τ for r-stitch and the probability p for random, in [0, 1].
+	// Threshold is τ for r-stitch and request-level and the probability p for
+	// random, in [0, 1].
 	Threshold *float64
+	// Weights are the shares of the models under me, one for each; empty means equal.
+	Weights []float64
 	// Trace is the decision list of the trace policy (see parseTrace).
 	Trace string
 }
@@ -31,14 +34,16 @@ type Set struct {
 func (s *Set) For(self ModelID) Policy { return s.build(self) }
 
 // Names are the policies that New knows.
-func Names() []string { return []string{"r-stitch", "random", "single", "trace"} }
+func Names() []string {
+	return []string{"me", "r-stitch", "random", "request-level", "single", "trace"}
+}
 
 // New configures the named policy for a deployment of the given number of models.
 func New(name string, models int, s Settings) (*Set, error) {
 	if models < 1 || models > MaxModels {
 		return nil, fmt.Errorf("policy %s: %d models, want 1 to %d", name, models, MaxModels)
 	}
-	if name != "single" && slices.Contains(Names(), name) && models != 2 && name != "trace" {
+	if slices.Contains([]string{"r-stitch", "random", "request-level"}, name) && models != 2 {
 		return nil, fmt.Errorf("policy %s: %d models, want 2", name, models)
 	}
 	set := &Set{Name: name}
@@ -52,6 +57,15 @@ func New(name string, models int, s Settings) (*Set, error) {
 	case "random":
 		set.Threshold, err = threshold(s.Threshold, DefaultRandomThreshold)
 		set.build = func(self ModelID) Policy { return &random{defaults{self}, set.Threshold} }
+	case "request-level":
+		set.Threshold, err = threshold(s.Threshold, DefaultRequestThreshold)
+		set.build = func(self ModelID) Policy {
+			return &requestLevel{defaults{self}, set.Threshold, newDecisions(maxSticky)}
+		}
+	case "me":
+		var upTo []float64
+		upTo, err = cumulative(s.Weights, models)
+		set.build = func(self ModelID) Policy { return &ensemble{defaults{self}, upTo} }
 	case "trace":
 		var list map[traceKey]Decision
 		list, err = parseTrace(s.Trace, models)
