@@ -73,11 +73,16 @@ static block *find(const void *at, int kind) {
 	return NULL;
 }
 
-// The block that holds [at, at+bytes), or NULL.
-static block *holds(const void *at, size_t bytes) {
-	for (block *b = F.blocks; b != NULL; b = b->next)
-		if ((const char *)at >= (const char *)b->at && (const char *)at + bytes <= (const char *)b->at + b->bytes) return b;
-	return NULL;
+// Whether open blocks cover [at, at+bytes) without a gap; a range may cross from one mapped piece into the next.
+static int covered(const void *at, size_t bytes) {
+	const char *from = at, *end = from + bytes;
+	while (from < end) {
+		const block *b = F.blocks;
+		while (b != NULL && (from < (const char *)b->at || from >= (const char *)b->at + b->bytes)) b = b->next;
+		if (b == NULL) return 0;
+		from = (const char *)b->at + b->bytes;
+	}
+	return 1;
 }
 
 static void add(void *at, size_t bytes, int kind) {
@@ -235,8 +240,8 @@ static int swallowed(void *s, int launch) {
 }
 
 static int move(void *dst, const void *src, size_t n, int dst_device, int src_device, void *s) {
-	if (dst_device && holds(dst, n) == NULL) return INVALID_VALUE;
-	if (src_device && holds(src, n) == NULL) return INVALID_VALUE;
+	if (dst_device && !covered(dst, n)) return INVALID_VALUE;
+	if (src_device && !covered(src, n)) return INVALID_VALUE;
 	if (!swallowed(s, -1)) memmove(dst, src, n);
 	return 0;
 }
@@ -254,12 +259,12 @@ static int fake_cuMemcpyPeerAsync(tr_ptr d, void *dc, tr_ptr s, void *sc, size_t
 }
 
 static int fake_cuMemsetD8Async(tr_ptr d, unsigned char v, size_t n, void *st) {
-	BEGIN(cuMemsetD8Async, 1) if (holds(AT(d), n) == NULL) code = INVALID_VALUE; else if (!swallowed(st, -1)) memset(AT(d), v, n); END
+	BEGIN(cuMemsetD8Async, 1) if (!covered(AT(d), n)) code = INVALID_VALUE; else if (!swallowed(st, -1)) memset(AT(d), v, n); END
 }
 
 static int fake_cuMemsetD32Async(tr_ptr d, unsigned v, size_t n, void *st) {
 	BEGIN(cuMemsetD32Async, 1)
-	if (d % 4 != 0 || holds(AT(d), 4 * n) == NULL) code = INVALID_VALUE;
+	if (d % 4 != 0 || !covered(AT(d), 4 * n)) code = INVALID_VALUE;
 	else if (!swallowed(st, -1)) for (size_t i = 0; i < n; i++) ((unsigned *)AT(d))[i] = v;
 	END
 }
