@@ -127,6 +127,9 @@ func checkFirst(f *Frame) error {
 	if err := checkName(f, "deployment", f.First.Deployment); err != nil {
 		return err
 	}
+	if err := checkName(f, "entry", f.First.Entry); err != nil {
+		return err
+	}
 	switch {
 	case f.Base != 0:
 		return malformed(f, "a first hand-off with base %d", f.Base)

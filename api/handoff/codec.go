@@ -113,6 +113,9 @@ func appendFirst(dst []byte, x *First) []byte {
 	p := &x.Sampling
 	dst = appendString(dst, x.Deployment)
 	dst = appendInt32(dst, x.PromptLen)
+	dst = appendString(dst, x.Entry)
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(x.Age))
+	dst = append(dst, x.Salt[:]...)
 	dst = appendFloat32(dst, p.Temperature)
 	dst = appendFloat32(dst, p.TopP)
 	dst = appendInt32(dst, p.TopK)
@@ -314,7 +317,8 @@ func decodeSections(r *cursor, f *Frame, flags byte) error {
 }
 
 func decodeFirst(r *cursor, f *Frame) error {
-	x := &First{Deployment: r.str(), PromptLen: r.i32()}
+	x := &First{Deployment: r.str(), PromptLen: r.i32(), Entry: r.str(), Age: int64(r.u64())}
+	copy(x.Salt[:], r.take(len(x.Salt)))
 	p := &x.Sampling
 	p.Temperature, p.TopP = r.f32(), r.f32()
 	p.TopK = r.i32()

@@ -36,7 +36,7 @@ func frames() map[string]Frame {
 		"first": {
 			Kind: KindHandoff, Seq: 1, Request: 2, Epoch: 1, Hop: 1, To: 1,
 			Tokens: []Token{{ID: 5}, {ID: 6}, {ID: 7}},
-			First: &First{Deployment: "pair", PromptLen: 2, Sampling: sampling.Params{
+			First: &First{Deployment: "pair", PromptLen: 2, Entry: "small-0", Age: 1796000000123456789, Salt: [32]byte{0: 0xaa, 31: 0xbb}, Sampling: sampling.Params{
 				Temperature: 0.6, TopP: 0.95, TopK: 20, Seed: 12345, MaxTokens: 100, Logprobs: 2, StopIDs: []int32{3, 4},
 			}},
 			Logprobs: []Logprob{{}, {Logprob: -1}, {Logprob: -0.5, Top: []TopEntry{{ID: 7, Logprob: -0.5}, {ID: 9, Logprob: float32(math.Inf(-1))}}}},
@@ -200,6 +200,7 @@ func TestRefuse(t *testing.T) {
 		"stop ids":          {first(func(x *First) { x.Sampling.StopIDs = make([]int32, 65) }), ErrTooLarge},
 		"stop id below 0":   {first(func(x *First) { x.Sampling.StopIDs = []int32{-1} }), ErrMalformed},
 		"deployment":        {first(func(x *First) { x.Deployment = strings.Repeat("x", 65) }), ErrTooLarge},
+		"entry":             {first(func(x *First) { x.Entry = strings.Repeat("x", 65) }), ErrTooLarge},
 		"deployment line":   {first(func(x *First) { x.Deployment = "a\nb" }), ErrMalformed},
 		"nack below 0":      {Frame{Kind: KindNack, Known: -1}, ErrMalformed},
 		"nack with tokens":  {Frame{Kind: KindNack, Tokens: make([]Token, 1)}, ErrMalformed},

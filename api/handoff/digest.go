@@ -22,6 +22,7 @@ func digest(f *Frame) uint64 {
 	if x := f.First; x != nil {
 		p := &x.Sampling
 		h.bytes([]byte(x.Deployment)).word(uint64(uint32(x.PromptLen)))
+		h.bytes([]byte(x.Entry)).word(uint64(x.Age)).bytes(x.Salt[:])
 		h.word(uint64(math.Float32bits(p.Temperature))<<32 | uint64(math.Float32bits(p.TopP)))
 		h.word(uint64(uint32(p.TopK))<<32 | uint64(uint32(p.MaxTokens)))
 		h.word(p.Seed).word(uint64(uint32(p.Logprobs))).word(uint64(len(p.StopIDs)))

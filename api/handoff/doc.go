@@ -75,6 +75,7 @@
 //	0x04  state     u8 n, 1 to MaxState; n bytes                (both)
 //	0x08  blob      u16 n, 1 to MaxBlob; n bytes                (Handoff)
 //	0x10  first     str deployment; i32 prompt length;          (Handoff, base = 0)
+//	                str entry; i64 age; 32 bytes salt;
 //	                f32 temperature; f32 top-p; i32 top-k;
 //	                u64 seed; i32 max tokens; i32 logprobs (−1 to MaxLogprobs);
 //	                u8 n, at most MaxStopIDs; n × i32 stop id

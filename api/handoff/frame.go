@@ -73,7 +73,15 @@ type First struct {
 	// PromptLen is the number of prompt ids; Tokens[PromptLen:] is the answer so far.
 	// Invariant: a frame with First has Base 0 and PromptLen <= len(Tokens).
 	PromptLen int32
-	Sampling  sampling.Params
+	// Entry is the replica that owns the request: it gets the progress, and the
+	// turn back, also from models that another collaborator handed it to.
+	Entry string
+	// Age is when the entry took the request (Unix time, ns). All replicas order
+	// requests by it when pages run out.
+	Age int64
+	// Salt keys the prefix cache: pages are shared only under an equal salt.
+	Salt     [32]byte
+	Sampling sampling.Params
 }
 
 // Frame is one message of the peer protocol. Which fields count depends on
