@@ -26,10 +26,12 @@ const (
 //
 //	event    = kind u8, epoch u32, body
 //	admitted = ids (u32 n, n × i32), replica str16, models (u8 n, n × str16)
-//	tokens   = base i32, turn u8, owner u8, state (u8 n, bytes), u32 n, n × token
+//	tokens   = base i32, cached i32, turn u8, owner u8, state (u8 n, bytes), u32 n, n × token
+//	prompt   = base i32, cached i32, u32 n, n × token
 //	token    = id i32, model u8, flags u8, [text str16],
 //	           [bytes str16, logprob f32, u8 n, n × (id i32, logprob f32, text str16, bytes str16)]
-//	finish   = finish u8, tail str16
+//	finish   = finish u8, cached i32, tail str16
+//	alive    = nothing
 //	error    = code str16, message str16, param str16, retryable u8
 //
 // It returns ErrTooLarge, and dst as it was, if a part of e is over its limit.
@@ -42,8 +44,14 @@ func AppendEvent(dst []byte, e *Event) ([]byte, error) {
 		a.admitted(e)
 	case EventTokens:
 		a.tokens(e)
+	case EventPrompt:
+		a.i32(e.Base)
+		a.i32(e.Cached)
+		a.list(e.Tokens)
+	case EventAlive:
 	case EventFinish:
 		a.u8(uint8(e.Finish))
+		a.i32(e.Cached)
 		a.str(e.Tail, MaxText)
 	case EventError:
 		a.fail(e.Err)
@@ -119,17 +127,25 @@ func (a *appender) admitted(e *Event) {
 }
 
 func (a *appender) tokens(e *Event) {
-	if !a.within(len(e.State), MaxState, "policy state") || !a.within(len(e.Tokens), MaxBatch, "tokens") {
+	if !a.within(len(e.State), MaxState, "policy state") {
 		return
 	}
 	a.i32(e.Base)
+	a.i32(e.Cached)
 	a.bool(e.Turn)
 	a.u8(e.Owner)
 	a.u8(uint8(len(e.State)))
 	a.b = append(a.b, e.State...)
-	a.u32(uint32(len(e.Tokens)))
-	for i := range e.Tokens {
-		a.token(&e.Tokens[i])
+	a.list(e.Tokens)
+}
+
+func (a *appender) list(tokens []TokenEvent) {
+	if !a.within(len(tokens), MaxBatch, "tokens") {
+		return
+	}
+	a.u32(uint32(len(tokens)))
+	for i := range tokens {
+		a.token(&tokens[i])
 	}
 }
 

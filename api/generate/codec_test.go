@@ -27,8 +27,10 @@ func samples() []*Event {
 			}},
 		}},
 		{Kind: EventTokens, Epoch: 2, Turn: true, Owner: 1, State: []byte{1, 2, 3}},
-		{Kind: EventFinish, Epoch: 3, Finish: FinishLength, Tail: "�"},
+		{Kind: EventFinish, Epoch: 3, Finish: FinishLength, Cached: 64, Tail: "�"},
 		{Kind: EventError, Epoch: 3, Err: &Error{Code: CodeUnavailable, Message: "no collaborator", Param: "model", Retryable: true}},
+		{Kind: EventPrompt, Epoch: 4, Base: 2, Cached: 1, Tokens: []TokenEvent{{ID: 5, Text: "é"}, {ID: 6, Logprob: -1.5}}},
+		{Kind: EventAlive, Epoch: 4},
 	}
 }
 
@@ -68,16 +70,19 @@ func TestEventGolden(t *testing.T) {
 		"01" + "01000000" + "03000000" + "010000007011010003000000" + "0800" + hex.EncodeToString([]byte("tiny-s-0")) +
 			"02" + "0600" + hex.EncodeToString([]byte("tiny-s")) + "0600" + hex.EncodeToString([]byte("tiny-l")),
 		"01" + "ffffffff" + "00000000" + "0000" + "00",
-		"02" + "02000000" + "07000000" + "00" + "00" + "00" + "03000000" +
+		"02" + "02000000" + "07000000" + "00000000" + "00" + "00" + "00" + "03000000" +
 			"05000000" + "01" + "01" + "0300" + "6ec3a9" +
 			"06000000" + "00" + "02" + "0000" + "000080be" + "00" +
 			"09000000" + "00" + "03" + "0100" + "78" + "0100" + "c3" + "000080ff" + "02" +
 			"09000000" + "000000bf" + "0100" + "78" + "0100" + "c3" +
 			"0a000000" + "000040c0" + "0000" + "0000",
-		"02" + "02000000" + "00000000" + "01" + "01" + "03" + "010203" + "00000000",
-		"03" + "03000000" + "02" + "0300" + "efbfbd",
+		"02" + "02000000" + "00000000" + "00000000" + "01" + "01" + "03" + "010203" + "00000000",
+		"03" + "03000000" + "02" + "40000000" + "0300" + "efbfbd",
 		"04" + "03000000" + "1100" + hex.EncodeToString([]byte("model_unavailable")) + "0f00" +
 			hex.EncodeToString([]byte("no collaborator")) + "0500" + hex.EncodeToString([]byte("model")) + "01",
+		"05" + "04000000" + "02000000" + "01000000" + "02000000" +
+			"05000000" + "00" + "01" + "0200" + "c3a9" + "06000000" + "00" + "02" + "0000" + "0000c0bf" + "00",
+		"06" + "04000000",
 	}
 	for i, e := range samples() {
 		b, err := AppendEvent(nil, e)
@@ -133,11 +138,11 @@ func TestEventRefused(t *testing.T) {
 		"kind 0":            "0000000000",
 		"ids over the rest": "0101000000" + "ffffff7f",
 		"ids over limit":    "0101000000" + "01001000",
-		"negative base":     "0201000000" + "ffffffff" + "000000" + "00000000",
-		"turn of 2":         "0201000000" + "00000000" + "020000" + "00000000",
-		"state of 65":       "0201000000" + "00000000" + "000041" + strings.Repeat("00", 65) + "00000000",
-		"unknown flag":      "0201000000" + "00000000" + "000000" + "01000000" + "0000000000" + "04",
-		"finish 0":          "0301000000" + "00" + "0000",
+		"negative base":     "0201000000" + "ffffffff" + "00000000" + "000000" + "00000000",
+		"turn of 2":         "0201000000" + "00000000" + "00000000" + "020000" + "00000000",
+		"state of 65":       "0201000000" + "00000000" + "00000000" + "000041" + strings.Repeat("00", 65) + "00000000",
+		"unknown flag":      "0201000000" + "00000000" + "00000000" + "000000" + "01000000" + "0000000000" + "04",
+		"finish 0":          "0301000000" + "00" + "00000000" + "0000",
 	} {
 		b, err := hex.DecodeString(in)
 		if err != nil {
@@ -215,6 +220,8 @@ func TestRequestRoundTrip(t *testing.T) {
 	for _, want := range []*Request{
 		{ID: math.MaxUint64, Epoch: 1, Deployment: "tiny", Prompt: "a <b> & \u2028", Sampling: greedy},
 		{ID: 1, Deployment: "tiny", PromptIDs: []int32{0, 1}, Sampling: greedy, DefaultMaxTokens: true},
+		{ID: 1, Deployment: "tiny", Prompt: "x", Sampling: sampling.Params{TopP: 1, Logprobs: 1}, Echo: true, Salt: make([]byte, SaltBytes)},
+		{ID: 1, Deployment: "tiny", Prompt: "x", Sampling: sampling.Params{TopP: 1, MaxTokens: 1, StopIDs: []int32{7}}, IgnoreEOS: true},
 		{ID: 2, Deployment: "tiny", Chat: true, TemplateArgs: []byte(`{"enable_thinking":false}`), Sampling: greedy,
 			Messages: []Message{{Role: "user", Content: ""}, {Role: "assistant", ToolCalls: []byte(`[{"id":"c1"}]`)}},
 			Resume:   &Resume{PromptIDs: []int32{4}, Tokens: []Token{{ID: 5, Model: 1}}, Owner: 1, State: []byte{9}}},
@@ -245,6 +252,8 @@ func TestRequestRefused(t *testing.T) {
 		"top_p":             func(r *Request) { r.Sampling.TopP = 0 },
 		"max tokens":        func(r *Request) { r.Sampling.MaxTokens = 0 },
 		"logprobs":          func(r *Request) { r.Sampling.Logprobs = 21 },
+		"negative stop id":  func(r *Request) { r.Sampling.StopIDs = []int32{-1} },
+		"salt":              func(r *Request) { r.Salt = []byte{1} },
 		"stop ids":          func(r *Request) { r.Sampling.StopIDs = make([]int32, 65) },
 		"resume, no prompt": func(r *Request) { r.Resume = &Resume{} },
 		"resume, state":     func(r *Request) { r.Resume = &Resume{PromptIDs: []int32{1}, State: make([]byte, 65)} },

@@ -20,11 +20,16 @@ func DecodeEvent(b []byte, e *Event) error {
 		d.admitted(e)
 	case EventTokens:
 		d.tokens(e)
+	case EventPrompt:
+		d.head(e)
+		d.list(e)
+	case EventAlive:
 	case EventFinish:
 		e.Finish = Finish(d.u8())
 		if e.Finish != FinishStop && e.Finish != FinishLength {
 			d.fail("finish")
 		}
+		e.Cached = d.count32("cached")
 		e.Tail = d.str(MaxText)
 	case EventError:
 		e.Err = &Error{Code: d.str(MaxName), Message: d.str(MaxText), Param: d.str(MaxName), Retryable: d.bool()}
@@ -141,17 +146,34 @@ func (d *decoder) admitted(e *Event) {
 	}
 }
 
-func (d *decoder) tokens(e *Event) {
+// count32 reads a number that is not negative.
+func (d *decoder) count32(what string) int32 {
+	v := d.i32()
+	if v < 0 {
+		d.fail(what)
+		return 0
+	}
+	return v
+}
+
+// head reads what EventTokens and EventPrompt begin with.
+func (d *decoder) head(e *Event) {
 	if len(d.b) > 0 {
 		d.text = string(d.b)
 	}
-	e.Base = d.i32()
-	if e.Base < 0 {
-		d.fail("base")
-	}
+	e.Base = d.count32("base")
+	e.Cached = d.count32("cached")
+}
+
+func (d *decoder) tokens(e *Event) {
+	d.head(e)
 	e.Turn = d.bool()
 	e.Owner = d.u8()
 	e.State = append(e.State, d.take(d.count(int(d.u8()), MaxState, 1))...)
+	d.list(e)
+}
+
+func (d *decoder) list(e *Event) {
 	n := d.count(int(d.u32()), MaxBatch, 6)
 	if n > cap(e.Tokens) {
 		e.Tokens = make([]TokenEvent, 0, n)

@@ -2,7 +2,7 @@ package generate
 
 // ContentType is the media type of the event stream. Its number is the version
 // of the codec: a gateway refuses any other.
-const ContentType = "application/vnd.trctl.events.v1"
+const ContentType = "application/vnd.trctl.events.v2"
 
 // Size limits, checked before anything is allocated.
 const (
@@ -29,4 +29,6 @@ const (
 	MaxState = 64
 	// MaxTop bounds the alternatives of one position.
 	MaxTop = 64
+	// SaltBytes is the length of a salt.
+	SaltBytes = 32
 )

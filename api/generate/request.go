@@ -73,6 +73,10 @@ func (r *Request) Check() error {
 		return badRequest("%d messages", len(r.Messages))
 	case len(r.PromptIDs) > MaxIDs:
 		return badRequest("%d prompt ids", len(r.PromptIDs))
+	case len(r.Salt) != 0 && len(r.Salt) != SaltBytes:
+		return badRequest("salt of %d bytes", len(r.Salt))
+	case r.Sampling.MaxTokens == 0 && !r.Echo:
+		return badRequest("nothing to generate")
 	case len(r.TemplateArgs) > 0 && !json.Valid(r.TemplateArgs):
 		return badRequest("template arguments are not JSON")
 	}
@@ -100,12 +104,17 @@ func checkSampling(p *sampling.Params) error {
 		return badRequest("top_p %g", p.TopP)
 	case p.TopK < 0:
 		return badRequest("top_k %d", p.TopK)
-	case p.MaxTokens < 1 || p.MaxTokens > MaxIDs:
+	case p.MaxTokens < 0 || p.MaxTokens > MaxIDs:
 		return badRequest("max tokens %d", p.MaxTokens)
 	case p.Logprobs < -1 || p.Logprobs > sampling.MaxLogprobs:
 		return badRequest("logprobs %d", p.Logprobs)
 	case len(p.StopIDs) > sampling.MaxStopIDs:
 		return badRequest("%d stop ids", len(p.StopIDs))
+	}
+	for _, id := range p.StopIDs {
+		if id < 0 {
+			return badRequest("negative stop id")
+		}
 	}
 	return nil
 }

@@ -1,6 +1,10 @@
 package generate
 
-import "github.com/tokenrouter/tokenrouter/api/sampling"
+import (
+	"time"
+
+	"github.com/tokenrouter/tokenrouter/api/sampling"
+)
 
 // Path is where an entry sub-service serves the call.
 const Path = "/v1/internal/generate"
@@ -44,7 +48,17 @@ type Request struct {
 	Prompt       string  `json:"prompt,omitempty"`
 	PromptIDs    []int32 `json:"prompt_ids,omitempty"`
 
+	// Sampling.StopIDs are the client's; the entry adds the checkpoint's unless IgnoreEOS.
 	Sampling sampling.Params `json:"sampling"`
+	// IgnoreEOS says that the checkpoint's end tokens do not end the answer.
+	IgnoreEOS bool `json:"ignore_eos,omitempty"`
+	// Echo asks for the prompt's tokens (EventPrompt), with log-probabilities if
+	// Sampling.Logprobs is not negative. With it Sampling.MaxTokens may be 0: the
+	// entry then finishes with FinishLength after the prompt.
+	Echo bool `json:"echo,omitempty"`
+	// Salt keys the prefix cache: 32 bytes, or none for the shared salt. Requests
+	// see each other's cached pages only under an equal salt.
+	Salt []byte `json:"salt,omitempty"`
 	// DefaultMaxTokens says that the client gave no limit: the entry uses the rest of the context.
 	DefaultMaxTokens bool `json:"default_max_tokens,omitempty"`
 
@@ -63,7 +77,19 @@ const (
 	EventFinish
 	// EventError is the last event of a request that did not.
 	EventError
+	// EventPrompt brings tokens of the prompt to a request with Echo. All of them
+	// come before the first EventTokens and before the end.
+	EventPrompt
+	// EventAlive says that the request waits (for a place, for pages, for a full
+	// batch, for a collaborator) and that the decode loop looks after it. An entry
+	// sends one at least every AliveEvery while it has nothing else to send, and
+	// only from the loop that would make the progress. Silence for much longer
+	// means that the entry is lost.
+	EventAlive
 )
+
+// AliveEvery is the longest silence of an entry that works.
+const AliveEvery = 5 * time.Second
 
 // TokenEvent is one committed token with what the client needs of it.
 type TokenEvent struct {
@@ -104,9 +130,15 @@ type Event struct {
 	Replica   string
 	Models    []string // served names by model index
 
-	// Tokens: Base is the index of Tokens[0] in the answer (0 = first answer token).
+	// Tokens: Base is the index of Tokens[0] in the answer (0 = first answer
+	// token), or in the prompt for EventPrompt. Of a prompt's tokens Model means
+	// nothing, and the first has no log-probability (Logprob is 0, Top empty).
 	Base   int32
 	Tokens []TokenEvent
+	// Cached is the number of prompt tokens that came from the prefix cache. It
+	// counts in the first EventTokens or EventPrompt of an epoch, or in the
+	// EventFinish if there are none.
+	Cached int32
 	// Turn is set when the owner or the policy state changed with these tokens.
 	Turn  bool
 	Owner uint8
