@@ -14,8 +14,6 @@ import (
 type BuilderConfig struct {
 	Compiler *Compiler
 	Cache    *Cache
-	// Version is the NVRTC version whose entries to look for when there is no Compiler, such as "12.9".
-	Version string
 	// Parallel bounds the compilations at a time; 0 means one for each core.
 	Parallel int
 }
@@ -24,18 +22,28 @@ type BuilderConfig struct {
 type Builder struct {
 	compiler *Compiler
 	cache    *Cache
-	version  string
+	// versions are those whose entries to look for: the compiler's, or all that filled the cache.
+	versions []string
 	parallel int
 }
 
-// NewBuilder checks the configuration.
+// NewBuilder checks the configuration. Without a Compiler and with a cache that nothing has filled, it returns
+// ErrNoLibrary.
 func NewBuilder(cfg BuilderConfig) (*Builder, error) {
-	b := &Builder{compiler: cfg.Compiler, cache: cfg.Cache, version: cfg.Version, parallel: cfg.Parallel}
-	if b.compiler == nil && (b.cache == nil || b.version == "") {
-		return nil, fmt.Errorf("build kernels: %w: without it a cache and the version that filled it are needed", ErrNoLibrary)
-	}
-	if b.compiler != nil {
-		b.version = b.compiler.Version()
+	b := &Builder{compiler: cfg.Compiler, cache: cfg.Cache, parallel: cfg.Parallel}
+	switch {
+	case b.compiler != nil:
+		b.versions = []string{b.compiler.Version()}
+	case b.cache == nil:
+		return nil, fmt.Errorf("build kernels: %w, and there is no cache", ErrNoLibrary)
+	default:
+		var err error
+		if b.versions, err = b.cache.Versions(); err != nil {
+			return nil, fmt.Errorf("build kernels: %w", err)
+		}
+		if len(b.versions) == 0 {
+			return nil, fmt.Errorf("build kernels: %w, and the cache in %s is empty", ErrNoLibrary, b.cache.Dir())
+		}
 	}
 	if b.parallel <= 0 {
 		b.parallel = runtime.GOMAXPROCS(0)
@@ -107,10 +115,11 @@ func (b *Builder) build(p Program) (binary Binary, cached bool, storeErr, err er
 	if err := p.check(); err != nil {
 		return Binary{}, false, nil, err
 	}
-	key := KeyOf(p, b.version)
 	if b.cache != nil {
-		if binary, ok := b.cache.Get(key); ok {
-			return binary, true, nil, nil
+		for _, version := range b.versions {
+			if binary, ok := b.cache.Get(KeyOf(p, version)); ok {
+				return binary, true, nil, nil
+			}
 		}
 	}
 	if b.compiler == nil {
@@ -121,7 +130,10 @@ func (b *Builder) build(p Program) (binary Binary, cached bool, storeErr, err er
 		return Binary{}, false, nil, err
 	}
 	if b.cache != nil {
-		storeErr = b.cache.Put(key, binary)
+		version := b.compiler.Version()
+		if storeErr = b.cache.Put(KeyOf(p, version), binary); storeErr == nil {
+			storeErr = b.cache.noteVersion(version)
+		}
 	}
 	return binary, false, storeErr, nil
 }

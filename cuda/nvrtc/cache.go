@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -71,6 +72,7 @@ const (
 	defaultMaxBytes = 1 << 30
 	entrySuffix     = ".cubin"
 	tempPrefix      = ".new-"
+	versionPrefix   = "nvrtc-"
 	// tempAge is how old a temporary file must be to count as left behind by a killed process.
 	tempAge = time.Hour
 )
@@ -117,6 +119,58 @@ func (c *Cache) Dir() string { return c.dir }
 
 // ReadOnly reports whether entries cannot be stored.
 func (c *Cache) ReadOnly() bool { return c.readOnly }
+
+// Len counts the entries.
+func (c *Cache) Len() (int, error) {
+	list, err := os.ReadDir(c.dir)
+	if err != nil {
+		return 0, fmt.Errorf("read cubin cache: %w", err)
+	}
+	n := 0
+	for _, item := range list {
+		if strings.HasSuffix(item.Name(), entrySuffix) {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// Versions lists the NVRTC versions that filled the cache, newest first, so that a machine without the library knows
+// what to look for.
+func (c *Cache) Versions() ([]string, error) {
+	list, err := os.ReadDir(c.dir)
+	if err != nil {
+		return nil, fmt.Errorf("read cubin cache: %w", err)
+	}
+	var out []string
+	for _, item := range list {
+		if version, ok := strings.CutPrefix(item.Name(), versionPrefix); ok && versionNumber(version) > 0 {
+			out = append(out, version)
+		}
+	}
+	slices.SortFunc(out, func(a, b string) int { return versionNumber(b) - versionNumber(a) })
+	return out, nil
+}
+
+// versionNumber is 1000·major + minor of a text such as "12.9", and 0 when it is none.
+func versionNumber(text string) int {
+	major, minor, _ := strings.Cut(text, ".")
+	a, errA := strconv.Atoi(major)
+	b, errB := strconv.Atoi(minor)
+	if errA != nil || errB != nil || a < 0 || a > 999 || b < 0 || b > 999 {
+		return 0
+	}
+	return 1000*a + b
+}
+
+// noteVersion leaves a mark that a version of NVRTC has filled the cache.
+func (c *Cache) noteVersion(version string) error {
+	err := os.WriteFile(filepath.Join(c.dir, versionPrefix+version), nil, 0o644)
+	if err != nil {
+		return fmt.Errorf("store cubin: %w", err)
+	}
+	return nil
+}
 
 func (c *Cache) path(k Key) string { return filepath.Join(c.dir, k.String()+entrySuffix) }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -75,6 +76,30 @@ func TestCacheRoundTrip(t *testing.T) {
 	list, err := os.ReadDir(dir)
 	if err != nil || len(list) != 1 {
 		t.Errorf("%d files, %v", len(list), err)
+	}
+}
+
+func TestCacheVersions(t *testing.T) {
+	c := openCache(t, CacheConfig{Dir: t.TempDir()})
+	for _, version := range []string{"12.9", "13.0", "12.10", "13.0"} {
+		if err := c.noteVersion(version); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, stray := range []string{"nvrtc-", "nvrtc-x.y", "nvrtc-9999.1", "other"} {
+		if err := os.WriteFile(filepath.Join(c.Dir(), stray), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := c.Versions()
+	if err != nil || !slices.Equal(got, []string{"13.0", "12.10", "12.9"}) {
+		t.Errorf("got %v, %v", got, err)
+	}
+	if err := c.Put(Key{1}, Binary{Cubin: []byte{1}}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.Len(); err != nil || n != 1 {
+		t.Errorf("%d entries, %v", n, err)
 	}
 }
 

@@ -1,0 +1,148 @@
+package doctor
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/cpu"
+
+	"github.com/tokenrouter/tokenrouter/cuda/cublaslt"
+	"github.com/tokenrouter/tokenrouter/cuda/driver"
+	"github.com/tokenrouter/tokenrouter/cuda/inventory"
+	"github.com/tokenrouter/tokenrouter/cuda/nvrtc"
+)
+
+// Config says where this machine's files are. The zero value uses the system's libraries and cannot check the cache.
+type Config struct {
+	// CacheDir is the folder of the cubin cache.
+	CacheDir string
+	// NVRTCPath and CuBLASLtPath are explicit libraries, as the worker's configuration has them.
+	NVRTCPath, CuBLASLtPath string
+}
+
+// ThisMachine looks at the machine that it runs on.
+func ThisMachine(cfg Config) Prober {
+	return Prober{
+		Host:      host,
+		Driver:    probeDriver,
+		Inventory: probeInventory,
+		NVRTC: func(maxMajor int) (LibraryFacts, error) {
+			c, err := nvrtc.Load(nvrtc.Options{LibraryPath: cfg.NVRTCPath, MaxMajor: maxMajor})
+			if err != nil {
+				return LibraryFacts{}, err
+			}
+			return LibraryFacts{Version: c.Version(), Path: c.Path()}, nil
+		},
+		CuBLASLt: func(maxMajor int) (LibraryFacts, error) {
+			l, err := cublaslt.Load(cublaslt.Options{LibraryPath: cfg.CuBLASLtPath, MaxMajor: maxMajor})
+			if err != nil {
+				return LibraryFacts{}, err
+			}
+			return LibraryFacts{Version: l.Version(), Path: l.Path()}, nil
+		},
+		Cache: func() (CacheFacts, error) {
+			c, err := nvrtc.OpenCache(nvrtc.CacheConfig{Dir: cfg.CacheDir})
+			if err != nil {
+				return CacheFacts{}, err
+			}
+			n, err := c.Len()
+			return CacheFacts{Dir: c.Dir(), ReadOnly: c.ReadOnly(), Entries: n}, err
+		},
+	}
+}
+
+func host() Host {
+	h := Host{
+		GoVersion: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.GOMAXPROCS(0), Cgo: cgo,
+		CPU: features(runtime.GOARCH),
+	}
+	if f, err := os.Open("/proc/meminfo"); err == nil {
+		h.MemoryBytes = totalMemory(f)
+		f.Close()
+	}
+	return h
+}
+
+func features(arch string) []Feature {
+	switch arch {
+	case "amd64":
+		return []Feature{
+			{"avx2", cpu.X86.HasAVX2}, {"fma", cpu.X86.HasFMA}, {"avx512f", cpu.X86.HasAVX512F},
+			{"avx512bf16", cpu.X86.HasAVX512BF16},
+		}
+	case "arm64":
+		return []Feature{{"asimd", cpu.ARM64.HasASIMD}, {"sve", cpu.ARM64.HasSVE}}
+	}
+	return nil
+}
+
+// totalMemory reads the first line of meminfo that says MemTotal; 0 when there is none.
+func totalMemory(r io.Reader) uint64 {
+	lines := bufio.NewScanner(io.LimitReader(r, 64<<10))
+	for lines.Scan() {
+		rest, found := strings.CutPrefix(lines.Text(), "MemTotal:")
+		if !found {
+			continue
+		}
+		kib, err := strconv.ParseUint(strings.TrimSpace(strings.TrimSuffix(rest, "kB")), 10, 50)
+		if err != nil {
+			return 0
+		}
+		return kib << 10
+	}
+	return 0
+}
+
+func probeDriver() (DriverFacts, error) {
+	d, err := driver.Load()
+	if err != nil {
+		return DriverFacts{}, err
+	}
+	return driverFacts(d)
+}
+
+func driverFacts(d *driver.Driver) (DriverFacts, error) {
+	f := DriverFacts{Version: d.Version(), Devices: d.DeviceCount()}
+	devices := make([]driver.Device, f.Devices)
+	for i := range devices {
+		var err error
+		if devices[i], err = d.Device(i); err != nil {
+			return DriverFacts{}, err
+		}
+	}
+	for i, a := range devices {
+		for j, b := range devices[:i] {
+			there, err := a.CanAccessPeer(b)
+			if err != nil {
+				return DriverFacts{}, err
+			}
+			back, err := b.CanAccessPeer(a)
+			if err != nil {
+				return DriverFacts{}, err
+			}
+			if !there || !back {
+				f.Peerless = append(f.Peerless, fmt.Sprintf("%d-%d", j, i))
+			}
+		}
+	}
+	return f, nil
+}
+
+func probeInventory() (InventoryFacts, error) {
+	v, err := inventory.Open()
+	if err != nil {
+		return InventoryFacts{}, err
+	}
+	defer v.Close()
+	var f InventoryFacts
+	if f.Versions, err = v.Versions(); err != nil {
+		return f, err
+	}
+	f.GPUs, err = v.GPUs()
+	return f, err
+}
