@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"math/big"
 	"net"
-	"net/http"
 	"slices"
 	"testing"
 	"time"
@@ -155,5 +154,3 @@ func mutualTLS(b *testing.B) (server, client *tls.Config) {
 	client = &tls.Config{Certificates: pair, RootCAs: roots, ServerName: "x"}
 	return server, client
 }
-
-var _ http.RoundTripper = (*h2.Transport)(nil)

@@ -179,7 +179,11 @@ func (c *Client) connect(ctx context.Context, d *dialing) error {
 		return errors.Join(fmt.Errorf("open stream to %s: %w", c.url, err), cause(stream))
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
+	switch resp.StatusCode {
+	case http.StatusOK:
+	case http.StatusServiceUnavailable:
+		return fmt.Errorf("open stream to %s: the server does not run yet", c.url)
+	default:
 		return fmt.Errorf("open stream to %s: %w: status %d", c.url, ErrRefused, resp.StatusCode)
 	}
 	err = c.serve(cn, handoff.NewReader(resp.Body), d, hello)

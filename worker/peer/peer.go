@@ -44,7 +44,8 @@ var (
 // Handler is the owner of links. For one link the calls come one at a time and
 // in order: LinkUp, HandleFrame as frames arrive, LinkDown last. Calls for
 // different links are concurrent. All of them may call Send. None may block for
-// long: the link's reader waits.
+// long: the link's reader waits. A panic in a call of a Server ends the link; one
+// in a call of a Client goes on through Client.Run.
 type Handler interface {
 	// LinkUp says that l is ready and nothing was sent on it yet.
 	LinkUp(l *Link)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -241,4 +242,48 @@ func TestClose(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A handler that panics loses its link and nothing else.
+func TestHandlerPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, peertest.Good)
+		r.serve(peer.ServerConfig{Config: peer.Config{Handler: owner{frame: func(l *peer.Link, f *handoff.Frame) {
+			if f.Request == 99 {
+				panic("broken")
+			}
+			answer(t)(l, f)
+		}}}})
+		tr, tap := r.transport()
+		w := r.raw(tr)
+		w.send(helloFrame("x", 1, 1), numbered(1, hop(99, 1)))
+		synctest.Wait()
+		if d := r.ledger.Downs(); len(d) != 1 || !errors.Is(d[0], peer.ErrClosed) {
+			t.Errorf("downs: %v", d)
+		}
+		w.close()
+		y := newRally(t, 2, 20)
+		r.dial(peer.ClientConfig{Config: peer.Config{Handler: y.owner()}, Transport: tap})
+		<-y.done
+		r.stop()
+	})
+}
+
+// A client that dials before the server runs has its link soon after.
+func TestServerStartsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, peertest.Good)
+		r.mux.set(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
+		up := make(chan struct{})
+		_, tap := r.transport()
+		r.dial(peer.ClientConfig{Config: peer.Config{Handler: owner{up: func(*peer.Link) { close(up) }}}, Transport: tap})
+		synctest.Wait()
+		start := time.Now()
+		r.serve(peer.ServerConfig{Config: peer.Config{Handler: owner{}}})
+		<-up
+		if d := time.Since(start); d > 20*time.Millisecond {
+			t.Errorf("it took %v", d)
+		}
+		r.stop()
+	})
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sourcegraph/conc"
+	"github.com/sourcegraph/conc/panics"
 
 	"github.com/tokenrouter/tokenrouter/api/handoff"
 )
@@ -430,7 +431,12 @@ func (st *stream) run(place *seat, c *conn, rd *handoff.Reader) error {
 	s := st.server
 	var writer conc.WaitGroup
 	writer.Go(func() { st.write(c) })
-	err := c.read(rd)
+	var err error
+	// The HTTP/2 library would swallow a panic and leave the link attached.
+	if caught := panics.Try(func() { err = c.read(rd) }); caught != nil {
+		s.cfg.Log.Error("peer handler panicked", "err", caught.AsError())
+		err = fmt.Errorf("%w: handler panicked", ErrClosed)
+	}
 	if errors.Is(err, ErrProtocol) {
 		c.leave(codeBadFrame)
 	} else {

@@ -117,10 +117,12 @@ func (d *Ledger) call(l *peer.Link, f func()) {
 		v.busy = true
 	}
 	d.mu.Unlock()
+	defer func() { // also after a panic
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if v != nil {
+			v.busy = false
+		}
+	}()
 	f()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if v != nil {
-		v.busy = false
-	}
 }
