@@ -64,11 +64,9 @@ type Params struct {
 	// Logprobs is the number of alternatives reported with every token, 0 to
 	// MaxLogprobs; -1 means that no log-probabilities are wanted.
 	Logprobs int32
-	// StopIDs end the answer when committed, by either model. The client's come
-	// first; the entry sub-service adds those of the checkpoint's generation config.
+	// StopIDs end the answer when committed, by either model: the client's, and those
+	// of the checkpoint's generation config, which the entry sub-service adds.
 	StopIDs []int32
-	// IgnoreEOS asks the entry sub-service not to add them.
-	IgnoreEOS bool `json:",omitempty"`
 }
 
 // Greedy reports whether the parameters ask for the arg max.

@@ -14,6 +14,8 @@ var (
 	ErrNoSlot = errors.New("executor: no free slot")
 	// ErrBadBatch says that a batch breaks a rule of step.Batch; nothing was run.
 	ErrBadBatch = errors.New("executor: bad batch")
+	// ErrUnsupported says that a sequence needs a feature that Info.Features lacks.
+	ErrUnsupported = errors.New("executor: not supported")
 	// ErrFailed says that the device or model can no longer be used. Every later
 	// call fails too; the owner restarts the replica.
 	ErrFailed = errors.New("executor: failed")
@@ -36,7 +38,8 @@ type Info struct {
 	MaxRows    int // rows in one step
 	MaxContext int // positions in one sequence
 	Depth      int // steps in flight at a time
-	Features   step.Feature
+	// Features are the outputs offered and the abilities (step.FAdjust and so on).
+	Features step.Feature
 }
 
 // SeqConfig is what stays the same for a sequence while its slot is open.
@@ -44,6 +47,9 @@ type SeqConfig struct {
 	Sampling sampling.Params
 	// Model is the key of this model's random draws (its index in the deployment).
 	Model uint8
+	// PromptLen is the number of prompt ids: positions from there on are the
+	// answer, for penalties and MinTokens. It may exceed what has been fed so far.
+	PromptLen int
 }
 
 // Ticket names a launched step.
@@ -64,10 +70,13 @@ type Stats struct {
 // loop of a sub-service) except Info and Stats, which any goroutine may call.
 type Executor interface {
 	Info() Info
-	// Open reserves a slot with an empty page table.
+	// Open reserves a slot with an empty page table and no valid positions. Its
+	// errors are ErrNoSlot, ErrUnsupported and those of SeqConfig.Check.
 	Open(SeqConfig) (step.Slot, error)
 	// Truncate sets the number of valid positions of a slot. It takes effect
-	// before the next Launch. Length must not exceed the present one.
+	// before the next Launch. Length must not exceed the present one. What was fed
+	// after it no longer counts for penalties: a slot that was truncated and fed
+	// again gives the same results as one that went straight on.
 	Truncate(s step.Slot, length int) error
 	// Close frees the slot. Its pages may be reused only once all steps
 	// launched before have been waited for.

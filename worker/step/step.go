@@ -22,12 +22,33 @@ const (
 	FScore
 )
 
+// Outputs are the features that a row may want.
+const Outputs = FEntropy | FTopK | FHidden | FLogits | FScore
+
+// What executors can do besides. These bits stand in executor.Info.Features
+// alone; a row never wants them.
+const (
+	// FAdjust says that sampling obeys MinP, penalties, LogitBias and MinTokens.
+	FAdjust Feature = 1 << (16 + iota)
+	// FGiven says that rows may have Given.
+	FGiven
+	// FAdopt says that a slot may begin with pages that other slots have written
+	// (see Row.Start).
+	FAdopt
+)
+
 // Row is one sequence's part of a step.
 type Row struct {
 	Slot Slot
 	// Start is the position of Tokens[0]. Invariant: it equals the number of
-	// positions of the slot whose keys and values are valid.
+	// positions of the slot whose keys and values are valid. While there are none,
+	// it may be any multiple of the page size: the pages of the positions before it
+	// are then adopted. Steps that have completed wrote them for other slots with
+	// the same ids; they are read, and never written by this slot.
 	Start int32
+	// Prefix are the ids of the positions before Start, in a row that adopts pages.
+	// Needed if the sequence penalizes ids, else it may be nil.
+	Prefix []int32
 	// Tokens are the ids to feed, at least one. The pages that hold positions
 	// [0, Start+len(Tokens)) must have been patched in by this step or earlier.
 	Tokens []int32
@@ -35,11 +56,17 @@ type Row struct {
 	// counted from the row's end (bit 0 is the last token). Zero means none, as
 	// in a prefill chunk that is not the last.
 	Sample uint64
-	// Want lists the features of the sampled positions; TopK is the length for FTopK.
+	// Given asks for the log-probabilities of ids that the caller chose: Given[i] is
+	// the id that follows Tokens[i]. It may be shorter than Tokens, is not bound to
+	// 64 positions, and needs FGiven and Logprobs of at least 0. Invariant: no
+	// position is both given and marked in Sample.
+	Given []int32
+	// Want lists the features of the sampled positions; TopK is the length for
+	// FTopK. Given positions have none.
 	Want Feature
 	TopK int32
-	// Logprobs is the number of alternatives to report with each sampled token;
-	// -1 means that no log-probability is wanted.
+	// Logprobs is the number of alternatives to report with each sampled or given
+	// token; -1 means that no log-probability is wanted.
 	Logprobs int32
 }
 
@@ -73,7 +100,8 @@ func (b *Batch) Tokens() int {
 type Flags uint8
 
 const (
-	// FlagNaN says that the logits held NaN or +Inf; Token is not usable.
+	// FlagNaN says that the logits held NaN or +Inf, or that nothing is left to draw
+	// from; Token is not usable.
 	FlagNaN Flags = 1 << iota
 )
 
@@ -84,7 +112,7 @@ type TopEntry struct {
 	Logprob float32
 }
 
-// Out is what one sampled position gave.
+// Out is what one sampled or given position gave.
 type Out struct {
 	// Row is the index into Batch.Rows.
 	Row int32
@@ -93,6 +121,9 @@ type Out struct {
 	Position int32
 	Token    int32
 	Flags    Flags
+	// Given says that Token comes from Row.Given. Then Logprob and Top (Row.Logprobs
+	// entries) are set besides, and nothing else.
+	Given bool
 	// Logprob is ln p(Token) at temperature 1. Valid if the row asked for log-probabilities.
 	Logprob float32
 	// Entropy in nats (FEntropy); LogV is ln of the real vocabulary size.
@@ -107,8 +138,8 @@ type Out struct {
 	Hidden, Logits []float32
 }
 
-// Result is the output of one step: the sampled positions in row order, and
-// within a row by ascending position. Buffers are reused by the next Wait with
+// Result is the output of one step: the sampled and given positions in row order,
+// and within a row by ascending position. Buffers are reused by the next Wait with
 // the same Result.
 type Result struct {
 	Out []Out
