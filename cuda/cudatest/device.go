@@ -7,6 +7,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/tokenrouter/tokenrouter/cuda/cublaslt"
 	"github.com/tokenrouter/tokenrouter/cuda/cudatest/simt"
 	"github.com/tokenrouter/tokenrouter/cuda/driver"
 	"github.com/tokenrouter/tokenrouter/cuda/kernels"
@@ -18,6 +19,8 @@ type Device struct {
 	Context *driver.Context
 	Stream  *driver.Stream
 	Builder kernels.Builder
+	// Blas is cuBLASLt, or nil.
+	Blas *cublaslt.Library
 	// Simulated is set on the emulator, which is about ten thousand times slower: use small sizes.
 	Simulated bool
 	guards    []guarded
@@ -83,7 +86,11 @@ func openGPU(want string) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Device{Context: ctx, Builder: builder}, nil
+	blas, err := cublaslt.Load(cublaslt.Options{MaxMajor: drv.Version() / 1000})
+	if err != nil && !errors.Is(err, cublaslt.ErrNoLibrary) {
+		return nil, errors.Join(err, ctx.Close())
+	}
+	return &Device{Context: ctx, Builder: builder, Blas: blas}, nil
 }
 
 func openSimulated() (*Device, error) {

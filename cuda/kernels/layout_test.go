@@ -55,7 +55,8 @@ func layoutSource(t *testing.T) string {
 	t.Helper()
 	text := Headers()["params.cuh"]
 	var b strings.Builder
-	b.WriteString("#include \"params.cuh\"\n")
+	b.WriteString("#include \"params.cuh\"\n#ifdef __CUDACC_RTC__\n#define OFFSET(t, m) __INTADDR__(&((t *)0)->m)\n" +
+		"#else\n#define OFFSET(t, m) __builtin_offsetof(t, m)\n#endif\n")
 	for name, value := range shared {
 		typ := reflect.TypeOf(value)
 		fmt.Fprintf(&b, "static_assert(sizeof(%s) == %d, \"size of %s\");\n", name, typ.Size(), name)
@@ -64,7 +65,7 @@ func layoutSource(t *testing.T) string {
 			t.Fatalf("%s has members %v, Go has %d", name, members, typ.NumField())
 		}
 		for i, m := range members {
-			fmt.Fprintf(&b, "static_assert(__builtin_offsetof(%s, %s) == %d, \"%s.%s is not at Go's %s\");\n",
+			fmt.Fprintf(&b, "static_assert(OFFSET(%s, %s) == %d, \"%s.%s is not at Go's %s\");\n",
 				name, m, typ.Field(i).Offset, name, m, typ.Field(i).Name)
 		}
 	}

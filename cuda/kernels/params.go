@@ -76,7 +76,7 @@ type EmbedParams struct{ Head, Table, IDs, X driver.Ptr }
 type RmsnormParams struct {
 	Count, X, Delta, Weight, Samples, Out, Out32 driver.Ptr
 	Eps                                          float32
-	Padding                                      int32
+	First                                        int32
 }
 
 // QkvpostParams mirrors struct QkvpostParams.
@@ -108,20 +108,20 @@ type SilumulParams struct{ Head, GU, Out driver.Ptr }
 // LogitstatsParams mirrors struct LogitstatsParams.
 type LogitstatsParams struct {
 	Head, Samples, Logits, Stats, Top driver.Ptr
-	Ld, Padding                       int32
+	Ld, First                         int32
 }
 
 // SampleParams mirrors struct SampleParams.
 type SampleParams struct {
 	Head, Samples, Logits, Stats driver.Ptr
-	Ld, Padding                  int32
+	Ld, First                    int32
 }
 
 // ScoreParams mirrors struct ScoreParams.
 type ScoreParams struct {
 	Head, Samples, Hidden, Weight, Stats driver.Ptr
 	Bias                                 float32
-	Sigmoid                              int32
+	Sigmoid, First, Padding              int32
 }
 
 // PublishParams mirrors struct PublishParams.
@@ -129,7 +129,7 @@ type PublishParams struct {
 	Head, Samples, Stats, Top, Hidden, Logits driver.Ptr
 	OutStats, OutTop, OutHidden, OutLogits    driver.Ptr
 	OutStep, Arrived                          driver.Ptr
-	C, V, Ld, Padding                         int32
+	C, V, Ld, First                           int32
 }
 
 // HashfillParams mirrors struct HashfillParams.

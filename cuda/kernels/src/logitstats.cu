@@ -84,9 +84,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) logitstats(const __grid_co
 	__shared__ int ids[32];
 	__shared__ u32 hist[256], need, found;
 	__shared__ u64 bound, keys[MAX_TOP];
-	const int s = blockIdx.x;
+	const int s = blockIdx.x + p.first;
 	if (s >= p.head->samples) return;
-	const float *z = p.logits + (size_t)s * p.ld;
+	const float *z = p.logits + (size_t)blockIdx.x * p.ld;
 	float first, second;
 	int id, bad;
 	largest(z, first, id, second, bad, scratch, ids);

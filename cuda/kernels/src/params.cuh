@@ -111,11 +111,11 @@ struct RmsnormParams {
 	float *x;           // [T][C] residual stream
 	const float *delta; // [T][C] added first, or null
 	const bf16 *weight; // [C]
-	const Sample *samples; // not null: row r is token samples[r].token, and x is left alone
+	const Sample *samples; // not null: row r is token samples[first + r].token, and x is left alone
 	bf16 *out;          // [T][C]
 	float *out32;       // [T][C] or null
 	float eps;
-	int pad;
+	int first;          // with samples: row 0 is sample first
 };
 static_assert(sizeof(RmsnormParams) == 64, "RmsnormParams");
 
@@ -180,7 +180,8 @@ struct LogitstatsParams {
 	const float *logits; // [S][ld]
 	Stat *stats;         // [S]
 	TopEntry *top;       // [S][MAX_TOP]
-	int ld, pad;
+	int ld;
+	int first; // row 0 of logits is sample first
 };
 static_assert(sizeof(LogitstatsParams) == 48, "LogitstatsParams");
 
@@ -189,7 +190,8 @@ struct SampleParams {
 	const Sample *samples;
 	const float *logits;
 	Stat *stats;
-	int ld, pad;
+	int ld;
+	int first; // row 0 of logits is sample first
 };
 static_assert(sizeof(SampleParams) == 40, "SampleParams");
 
@@ -201,8 +203,9 @@ struct ScoreParams {
 	Stat *stats;
 	float bias;
 	int sigmoid;
+	int first, pad;    // row 0 of hidden is sample first
 };
-static_assert(sizeof(ScoreParams) == 48, "ScoreParams");
+static_assert(sizeof(ScoreParams) == 56, "ScoreParams");
 
 struct PublishParams {
 	const StepHead *head;
@@ -215,9 +218,10 @@ struct PublishParams {
 	TopEntry *out_top;
 	float *out_hidden;
 	float *out_logits;
-	u64 *out_step;        // completion flag
+	u64 *out_step;        // completion flag, or null when more samples follow
 	u32 *arrived;         // blocks that are done, in device memory, 0 before and after
-	int c, v, ld, pad;
+	int c, v, ld;
+	int first;            // row 0 of hidden and logits is sample first
 };
 static_assert(sizeof(PublishParams) == 112, "PublishParams");
 

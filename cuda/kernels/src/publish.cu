@@ -1,21 +1,23 @@
 // publish: copy a step's results to mapped host memory, then write the step number there.
 //
-// Block s copies what sample s asked for. The last block to arrive writes the flag, so the host sees all results
-// once it sees the number; it also runs when the step has no samples (launch at least one block).
+// Block r copies what sample first + r asked for. The last block to arrive writes the flag, so the host sees all results
+// once it sees the number; it also runs when the step has no samples (launch at least one block). Samples that pass
+// the head in several launches write the flag in the last one only: launches of a stream end in order.
 #include "bf16.cuh"
 #include "params.cuh"
 
 extern "C" __global__ void __launch_bounds__(256) publish(const __grid_constant__ PublishParams p) {
-	const int s = blockIdx.x;
+	const int r = blockIdx.x, s = r + p.first;
 	if (s < p.head->samples) {
 		const Sample q = p.samples[s];
 		if (threadIdx.x == 0) p.out_stats[s] = p.stats[s];
 		for (int i = threadIdx.x; i < q.top; i += 256) p.out_top[(size_t)s * MAX_TOP + i] = p.top[(size_t)s * MAX_TOP + i];
 		if (q.want & WANT_HIDDEN)
-			for (int i = threadIdx.x; i < p.c; i += 256) p.out_hidden[(size_t)s * p.c + i] = p.hidden[(size_t)s * p.c + i];
+			for (int i = threadIdx.x; i < p.c; i += 256) p.out_hidden[(size_t)s * p.c + i] = p.hidden[(size_t)r * p.c + i];
 		if (q.want & WANT_LOGITS)
-			for (int i = threadIdx.x; i < p.v; i += 256) p.out_logits[(size_t)s * p.v + i] = p.logits[(size_t)s * p.ld + i];
+			for (int i = threadIdx.x; i < p.v; i += 256) p.out_logits[(size_t)s * p.v + i] = p.logits[(size_t)r * p.ld + i];
 	}
+	if (!p.out_step) return;
 	__threadfence_system();
 	__syncthreads();
 	if (threadIdx.x != 0) return;

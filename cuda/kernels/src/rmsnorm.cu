@@ -1,7 +1,7 @@
 // rmsnorm: x += delta;  out = bf16(x * rsqrt(mean(x^2) + eps) * weight)
 //
 // x, delta [T, C] f32; weight [C] bf16; out [T, C] bf16; out32 the same before rounding. With samples, row r works on
-// token samples[r].token and x is not written (two samples may not name one token twice for writing).
+// token samples[first + r].token and x is not written; first is 0 otherwise.
 // One block of 256 threads a row; the row stays in registers. The sum's order depends on C alone.
 #include "bf16.cuh"
 #include "params.cuh"
@@ -11,8 +11,8 @@ extern "C" __global__ void __launch_bounds__(256) rmsnorm(const __grid_constant_
 	constexpr int THREADS = 256, PER = (C + THREADS * 4 - 1) / (THREADS * 4);
 	__shared__ float scratch[32];
 	const int r = blockIdx.x;
-	if (r >= *p.count) return;
-	const size_t from = (size_t)(p.samples ? p.samples[r].token : r) * C, to = (size_t)r * C;
+	if (r + p.first >= *p.count) return;
+	const size_t from = (size_t)(p.samples ? p.samples[r + p.first].token : r) * C, to = (size_t)r * C;
 	float4 v[PER];
 	float sum = 0;
 #pragma unroll

@@ -125,12 +125,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) sample(const __grid_consta
 	__shared__ u64 hist[256], shared[2];
 	__shared__ double scores[32];
 	__shared__ int ids[32], winner;
-	const int s = blockIdx.x;
+	const int s = blockIdx.x + p.first;
 	if (s >= p.head->samples) return;
 	Stat &stat = p.stats[s];
 	if (stat.flags) return;
 	const Sample q = p.samples[s];
-	const float *z = p.logits + (size_t)s * p.ld;
+	const float *z = p.logits + (size_t)blockIdx.x * p.ld;
 	const float best = stat.max;
 	const int first = stat.argmax;
 	if (q.temperature == 0.0f) {

@@ -1,0 +1,77 @@
+package cudaexec
+
+import (
+	"unsafe"
+
+	"github.com/tokenrouter/tokenrouter/cuda/kernels"
+	"github.com/tokenrouter/tokenrouter/cuda/tensor"
+	"github.com/tokenrouter/tokenrouter/worker/model"
+)
+
+// buffers are what a step works in, in one allocation. T is MaxTokens rounded up to the largest padding of a product.
+type buffers struct {
+	x      tensor.View // [T, C] f32, the residual stream
+	h      tensor.View // [T, C] bf16, normalised
+	qkv    tensor.View // [T, (Hq + 2 Hk) D] f32
+	q      tensor.View // [T, Hq D] bf16
+	attn   tensor.View // [T, Hq D] bf16
+	delta  tensor.View // [T, C] f32, what the next norm adds to x
+	gateUp tensor.View // [T, 2 F] f32
+	act    tensor.View // [T, F] bf16
+	partO  tensor.View // [partials, Hk, 16, D] f32
+	partML tensor.View // [partials, Hk, 16, 2] f32
+	// activations end here; the rest keeps state or is small.
+	headIn  tensor.View // [64, C] bf16
+	hidden  tensor.View // [64, C] f32
+	logits  tensor.View // [64, head width] f32
+	stats   tensor.View // [samples] Stat
+	top     tensor.View // [samples, 128] TopEntry
+	table   tensor.View // [slots, pages of MaxContext] i32
+	slots   tensor.View // [T] i32
+	desc    tensor.View // the step's descriptor, as bytes
+	arrived tensor.View // [1] u32
+
+	workspace tensor.View // for cuBLASLt, as bytes
+}
+
+// workspaceBytes is what cuBLASLt may use.
+const workspaceBytes = 32 << 20
+
+// paddedTokens is the number of rows that a product of n tokens may compute: cuBLASLt chooses an algorithm for each
+// size, so there are few sizes.
+func paddedTokens(n int) int {
+	switch {
+	case n <= 32:
+		return roundUp(n, 8)
+	case n <= 128:
+		return roundUp(n, 32)
+	default:
+		return roundUp(n, 128)
+	}
+}
+
+func layoutBuffers(arena *tensor.Arena, cfg *Config, m *model.Config) (*buffers, error) {
+	c := &carver{arena: arena}
+	d := descriptorLayout(cfg)
+	t, q, kv := paddedTokens(cfg.MaxTokens), m.Heads*m.HeadDim, m.KVHeads*m.HeadDim
+	partRows := cfg.Partials * m.KVHeads * kernels.TileRows
+	b := &buffers{
+		x: c.take(tensor.F32, t, m.Hidden), h: c.take(tensor.BF16, t, m.Hidden), qkv: c.take(tensor.F32, t, q+2*kv),
+		q: c.take(tensor.BF16, t, q), attn: c.take(tensor.BF16, t, q), delta: c.take(tensor.F32, t, m.Hidden),
+		gateUp: c.take(tensor.F32, t, 2*m.FFN), act: c.take(tensor.BF16, t, m.FFN),
+		partO: c.take(tensor.F32, partRows, m.HeadDim), partML: c.take(tensor.F32, partRows, 2),
+		headIn: c.take(tensor.BF16, headRows, m.Hidden), hidden: c.take(tensor.F32, headRows, m.Hidden),
+		logits: c.take(tensor.F32, headRows, headWidth(cfg, m)),
+		stats:  c.take(tensor.U8, cfg.MaxTokens*int(unsafe.Sizeof(kernels.Stat{}))),
+		top:    c.take(tensor.U8, cfg.MaxTokens*kernels.MaxTop*int(unsafe.Sizeof(kernels.TopEntry{}))),
+		table:  c.take(tensor.I32, cfg.MaxSlots, pagesFor(cfg.MaxContext, cfg.PageSize)),
+		slots:  c.take(tensor.I32, t), desc: c.take(tensor.U8, d.bytes), arrived: c.take(tensor.U32, 1),
+		workspace: c.take(tensor.U8, workspaceBytes),
+	}
+	return b, c.err
+}
+
+// activations lists the buffers that hold nothing between steps, for poisoning.
+func (b *buffers) activations() []tensor.View {
+	return []tensor.View{b.x, b.h, b.qkv, b.q, b.attn, b.delta, b.gateUp, b.act, b.partO, b.partML, b.headIn, b.hidden, b.logits, b.stats, b.top}
+}

@@ -1,0 +1,379 @@
+package cudaexec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/sourcegraph/conc/pool"
+
+	"github.com/tokenrouter/tokenrouter/cuda/driver"
+	"github.com/tokenrouter/tokenrouter/cuda/kernels"
+	"github.com/tokenrouter/tokenrouter/cuda/tensor"
+	"github.com/tokenrouter/tokenrouter/worker/executor"
+	"github.com/tokenrouter/tokenrouter/worker/model"
+	"github.com/tokenrouter/tokenrouter/worker/step"
+)
+
+var _ executor.Executor = (*Executor)(nil)
+
+// slot is one open sequence.
+type slot struct {
+	open   bool
+	length int32
+	cfg    executor.SeqConfig
+	table  []int32 // [pages of MaxContext], -1 where none; what the device's table holds for the pages in use
+}
+
+// flight is the step that was launched and not yet waited for.
+type flight struct {
+	ticket  executor.Ticket
+	batch   *step.Batch
+	started time.Time
+	// asleep says that the sleeper has been asked to wait for the step's end.
+	asleep bool
+}
+
+// Executor runs one model on one GPU. See executor.Executor for who may call what.
+type Executor struct {
+	cfg   Config
+	info  executor.Info
+	model model.Config
+	plan  Plan
+
+	device *Device
+	set    *kernels.Set
+	stream *driver.Stream
+	ended  *driver.Event // behind the step in flight
+	arena  driver.Ptr    // weights and buffers
+	kv     driver.Ptr    // [L][N, 2, Hk, P, D] bf16
+	w      *weights
+	b      *buffers
+	desc   *descriptor
+	res    *results
+	attn   kernels.AttnPlan
+
+	slots  []slot
+	free   []step.Slot // a stack; the lowest slot is on top at first
+	undo   []undo
+	seen   []uint64 // step mark of each slot, to find duplicates
+	mark   uint64
+	ticket executor.Ticket
+	flight *flight // nil when no step is in flight; points at flying
+	flying flight
+	picks  []pick
+	failed error
+	down   bool
+
+	// sleep asks the sleeper to wait for the event; capacity 1 and at most one step in flight, so the send never
+	// blocks. Shutdown closes it. woke carries the answer; capacity 1.
+	sleep   chan struct{}
+	woke    chan error
+	sleeper *pool.Pool
+
+	steps, tokens, rows atomic.Uint64
+	busy                atomic.Int64 // nanoseconds
+	openSlots           atomic.Int64
+}
+
+// pick is one position to sample.
+type pick struct {
+	row      int32
+	position int32 // of the sampled token
+	top      int32 // entries to report
+}
+
+// New compiles the kernels, plans and takes the memory, and loads the weights. ctx bounds the loading. Shutdown must be
+// called. The error is ErrConfig, ErrMemory, or the failed operation's.
+func New(ctx context.Context, cfg Config, d *Device, src Source) (_ *Executor, err error) {
+	name, m, err := src.describe()
+	if err != nil {
+		return nil, err
+	}
+	if cfg, err = cfg.withDefaults(m, name); err != nil {
+		return nil, err
+	}
+	e := &Executor{cfg: cfg, model: *m, device: d}
+	defer func() {
+		if err != nil {
+			err = joinClose(err, e.release)
+		}
+	}()
+	if e.set, err = kernels.Load(ctx, d.ctx, d.builder, dims(&cfg, m)); err != nil {
+		return nil, err
+	}
+	if e.stream, err = d.ctx.NewStream(cfg.Priority); err != nil {
+		return nil, err
+	}
+	if e.ended, err = d.ctx.NewEvent(driver.EventOptions{Blocking: true}); err != nil {
+		return nil, err
+	}
+	if err = e.takeMemory(); err != nil {
+		return nil, err
+	}
+	if err = e.loadWeights(ctx, src); err != nil {
+		return nil, err
+	}
+	e.start()
+	return e, nil
+}
+
+// takeMemory plans and allocates. A pool that was not asked for by number shrinks when the device has less than it said.
+func (e *Executor) takeMemory() error {
+	budget := e.cfg.MemoryBytes
+	if budget == 0 {
+		free, _, err := e.device.Memory()
+		if err != nil {
+			return err
+		}
+		budget = free / 10 * 9
+	}
+	plan, err := makePlan(&e.cfg, &e.model, budget)
+	if err != nil {
+		return err
+	}
+	ctx := e.device.ctx
+	size := uint64(plan.Weights+plan.Activations) + 2*tensor.DefaultAlign
+	if e.arena, err = ctx.Alloc(size); err != nil {
+		return fmt.Errorf("%w: weights and activations of %s: %w", ErrMemory, gib(int64(size)), err)
+	}
+	base := roundUp(int(e.arena), tensor.DefaultAlign)
+	arena, err := tensor.NewArena(uint64(base), size-(uint64(base)-uint64(e.arena)))
+	if err != nil {
+		return err
+	}
+	if e.w, err = layoutWeights(arena, &e.cfg, &e.model); err != nil {
+		return err
+	}
+	if e.b, err = layoutBuffers(arena, &e.cfg, &e.model); err != nil {
+		return err
+	}
+	asked := plan.Pages
+	for {
+		if e.kv, err = ctx.Alloc(uint64(plan.KV())); err == nil {
+			break
+		}
+		if !driver.IsOutOfMemory(err) || e.cfg.Pages != 0 || plan.Pages < 2 {
+			return fmt.Errorf("%w: %d pages, %s: %w", ErrMemory, plan.Pages, gib(plan.KV()), err)
+		}
+		plan.Pages -= max(plan.Pages/10, 1)
+	}
+	if plan.Pages < asked && e.cfg.Logger != nil {
+		e.cfg.Logger.Warn("the KV pool is smaller than planned: the device is out of memory", "planned_pages", asked, "pages", plan.Pages)
+	}
+	e.cfg.Pages, e.plan = plan.Pages, plan
+	if e.desc, err = newDescriptor(ctx, &e.cfg); err != nil {
+		return err
+	}
+	e.res, err = newResults(ctx, &e.cfg, e.model.Hidden)
+	return err
+}
+
+// loadWeights fills everything that stays the same between steps.
+func (e *Executor) loadWeights(ctx context.Context, src Source) error {
+	dev := e.device.ctx
+	if err := e.stream.Set32(driver.Ptr(e.b.arrived.Ptr), 0, 1); err != nil {
+		return err
+	}
+	if e.cfg.Poison {
+		if err := e.stream.Set8(e.kv, 0xff, uint64(e.plan.KV())); err != nil {
+			return err
+		}
+	}
+	if err := writeFloats(dev, e.w.rope, kernels.RopeTable(e.cfg.MaxContext, e.model.HeadDim, e.model.RopeTheta)); err != nil {
+		return err
+	}
+	if e.cfg.Router != nil {
+		if err := writeFloats(dev, e.w.router, e.cfg.Router.Weight); err != nil {
+			return err
+		}
+	}
+	l := &loader{device: e.device, set: e.set, stream: e.stream, progress: e.cfg.Progress}
+	for _, p := range e.model.Params() {
+		n := int64(2)
+		for _, d := range p.Shape {
+			n *= int64(d)
+		}
+		l.total += n
+	}
+	if err := src.load(ctx, l, e.w); err != nil {
+		return err
+	}
+	return e.stream.Synchronize()
+}
+
+// start fills the host's side and starts the sleeper.
+func (e *Executor) start() {
+	m, c := &e.model, &e.cfg
+	e.info = executor.Info{
+		Model: c.Name, Device: e.device.name, Vocab: c.Vocab, Hidden: m.Hidden, Layers: m.Layers, PageSize: c.PageSize, Pages: c.Pages,
+		MaxSlots: c.MaxSlots, MaxTokens: c.MaxTokens, MaxRows: c.MaxRows, MaxContext: c.MaxContext, Depth: 1,
+		Features: step.FEntropy | step.FTopK | step.FHidden | step.FLogits,
+	}
+	if c.Router != nil {
+		e.info.Features |= step.FScore
+	}
+	e.slots, e.seen = make([]slot, c.MaxSlots), make([]uint64, c.MaxSlots)
+	for i := range e.slots {
+		e.free = append(e.free, step.Slot(c.MaxSlots-1-i))
+	}
+	e.sleep, e.woke = make(chan struct{}, 1), make(chan error, 1)
+	e.sleeper = pool.New()
+	e.sleeper.Go(func() {
+		for range e.sleep {
+			e.woke <- e.ended.Wait()
+		}
+	})
+}
+
+// joinClose closes in order and joins all errors to err.
+func joinClose(err error, closers ...func() error) error {
+	errs := []error{err}
+	for _, c := range closers {
+		errs = append(errs, c())
+	}
+	return errors.Join(errs...)
+}
+
+// release frees everything that New took, in reverse order. Work on the stream has ended or the device is lost.
+func (e *Executor) release() error {
+	var errs []error
+	free := func(p *driver.Ptr) {
+		if *p != 0 {
+			errs = append(errs, e.device.ctx.Free(*p))
+			*p = 0
+		}
+	}
+	if e.stream != nil {
+		errs = append(errs, e.stream.Synchronize())
+	}
+	if e.res != nil && e.res.mem != nil {
+		errs = append(errs, e.res.mem.Close())
+	}
+	if e.desc != nil {
+		errs = append(errs, e.desc.mem.Close())
+	}
+	free(&e.kv)
+	free(&e.arena)
+	if e.ended != nil {
+		errs = append(errs, e.ended.Close())
+	}
+	if e.stream != nil {
+		errs = append(errs, e.stream.Close())
+	}
+	if e.set != nil {
+		errs = append(errs, e.set.Close())
+	}
+	e.res, e.desc, e.ended, e.stream, e.set = nil, nil, nil, nil, nil
+	return errors.Join(errs...)
+}
+
+// Info implements executor.Executor.
+func (e *Executor) Info() executor.Info { return e.info }
+
+// Plan is where the memory went.
+func (e *Executor) Plan() Plan { return e.plan }
+
+// usable returns why no call can succeed any more.
+func (e *Executor) usable() error {
+	if e.down {
+		return executor.ErrClosed
+	}
+	return e.failed
+}
+
+// fail ends the executor.
+func (e *Executor) fail(err error) error {
+	e.failed = fmt.Errorf("%w: %w", executor.ErrFailed, err)
+	return e.failed
+}
+
+// Open implements executor.Executor. A TopP of 0 is taken as 1.
+func (e *Executor) Open(c executor.SeqConfig) (step.Slot, error) {
+	if err := e.usable(); err != nil {
+		return -1, err
+	}
+	p := &c.Sampling
+	if !(p.Temperature >= 0 && p.Temperature <= 1e6) || !(p.TopP >= 0 && p.TopP <= 1) || p.TopK < 0 {
+		return -1, fmt.Errorf("cudaexec: open: temperature %v, top-p %v, top-k %d: expected 0 to 1e6, 0 to 1, at least 0",
+			p.Temperature, p.TopP, p.TopK)
+	}
+	n := len(e.free)
+	if n == 0 {
+		return -1, executor.ErrNoSlot
+	}
+	s := e.free[n-1]
+	e.free = e.free[:n-1]
+	sl := &e.slots[s]
+	if sl.table == nil {
+		sl.table = make([]int32, pagesFor(e.cfg.MaxContext, e.cfg.PageSize))
+	}
+	for i := range sl.table {
+		sl.table[i] = -1
+	}
+	sl.open, sl.length, sl.cfg = true, 0, c
+	e.openSlots.Add(1)
+	return s, nil
+}
+
+// slot returns an open slot or nil.
+func (e *Executor) slot(s step.Slot) *slot {
+	if s < 0 || int(s) >= len(e.slots) || !e.slots[s].open {
+		return nil
+	}
+	return &e.slots[s]
+}
+
+// Truncate implements executor.Executor. Page table entries stay.
+func (e *Executor) Truncate(s step.Slot, length int) error {
+	if err := e.usable(); err != nil {
+		return err
+	}
+	sl := e.slot(s)
+	if sl == nil {
+		return fmt.Errorf("cudaexec: truncate: slot %d is not open", s)
+	}
+	if length < 0 || length > int(sl.length) {
+		return fmt.Errorf("cudaexec: truncate slot %d: expected 0 to %d, found %d", s, sl.length, length)
+	}
+	sl.length = int32(length)
+	return nil
+}
+
+// Close implements executor.Executor. Closing a slot that is not open does nothing. A step in flight works on the
+// device's page table, which changes with the next launch at the earliest.
+func (e *Executor) Close(s step.Slot) {
+	sl := e.slot(s)
+	if sl == nil || e.down {
+		return
+	}
+	sl.open = false
+	e.openSlots.Add(-1)
+	e.free = append(e.free, s)
+}
+
+// Stats implements executor.Executor.
+func (e *Executor) Stats() executor.Stats {
+	return executor.Stats{
+		Steps: e.steps.Load(), Tokens: e.tokens.Load(), Rows: e.rows.Load(), StepTime: time.Duration(e.busy.Load()),
+		OpenSlots:   int(e.openSlots.Load()),
+		MemoryBytes: map[string]int64{"weights": e.plan.Weights, "kv": e.plan.KV(), "activations": e.plan.Activations},
+	}
+}
+
+// Shutdown implements executor.Executor. Calling it again does nothing.
+func (e *Executor) Shutdown() error {
+	if e.down {
+		return nil
+	}
+	e.down = true
+	close(e.sleep)
+	e.sleeper.Wait()
+	return e.release()
+}
+
+// logV is ln of the real vocabulary size.
+func (e *Executor) logV() float32 { return float32(math.Log(float64(e.cfg.Vocab))) }
