@@ -7,12 +7,14 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
 
 	"github.com/tokenrouter/tokenrouter/internal/buildinfo"
+	"github.com/tokenrouter/tokenrouter/internal/node"
 	"github.com/tokenrouter/tokenrouter/policies"
 )
 
@@ -31,6 +33,8 @@ type cli struct {
 	Chat       chatCmd       `cmd:"" help:"Chat with a server; the colour of a token says which model wrote it."`
 	Eval       evalCmd       `cmd:"" help:"Measure accuracy, large share and speed on problems with known answers."`
 	Bench      benchCmd      `cmd:"" help:"Measure speed and latency of any OpenAI-compatible server under load."`
+	Doctor     doctorCmd     `cmd:"" help:"Find out what this machine can run, and what to install."`
+	Kernels    kernelsCmd    `cmd:"" help:"CUDA kernels."`
 	VersionCmd versionCmd    `cmd:"" name:"version" help:"Show the version."`
 	Completion completionCmd `cmd:"" help:"Print a completion script for a shell."`
 	HelpCmd    helpCmd       `cmd:"" name:"help" help:"Show help for a command or a topic."`
@@ -78,7 +82,7 @@ func newParser(c *cli, p process) (*kong.Kong, error) {
 		kong.DefaultEnvars("TRCTL"),
 		kong.Writers(p.out, p.err),
 		kong.Bind(p),
-		kong.Vars{"policies": strings.Join(policies.Names(), ", ")},
+		kong.Vars{"policies": strings.Join(policies.Names(), ", "), "page_size": strconv.Itoa(node.Defaults().PageSize)},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 	)
 }
