@@ -17,9 +17,13 @@ type Truncation struct {
 	Length int
 }
 
-// Plan is one step to run. The caller applies Truncations (Executor.Truncate),
-// launches Batch, waits, and calls Complete, in the order of the plans.
+// Plan is one step to run. The caller closes the slots of Preempted, applies
+// Truncations (Executor.Truncate), launches Batch, waits, and calls Complete, in
+// the order of the plans.
 type Plan struct {
+	// Preempted are the sequences that lost slot and pages since the last plan or
+	// TakePreempted.
+	Preempted []Preemption
 	// Truncations are the slots whose valid length has shrunk since the last plan.
 	Truncations []Truncation
 	Batch       step.Batch
@@ -74,16 +78,16 @@ func (s *Scheduler) Next(now time.Duration) (p *Plan, wake time.Duration, ok boo
 		return false
 	})
 	for _, q := range s.truncated {
-		// A row's own length may not have grown yet: cached moves in Complete.
-		p.Truncations = append(p.Truncations, Truncation{q.slot, q.cached})
+		p.Truncations = append(p.Truncations, Truncation{q.slot, q.cut})
 		q.shorter = false
 	}
 	s.truncated = s.truncated[:0]
+	p.Preempted = s.TakePreempted()
 	return p, 0, true
 }
 
-// fill adds rows: first those passed over too often, then class by class, in
-// the order of becoming ready.
+// fill adds rows: first the one that waits for pages, then those passed over too
+// often, then class by class, in the order of becoming ready.
 func (s *Scheduler) fill(p *Plan) {
 	left := budget{rows: s.cfg.MaxRows, tokens: s.cfg.MaxTokens, prefill: s.cfg.MaxTokens, chunk: s.cfg.ChunkTokens}
 	for _, q := range s.ready {
@@ -92,17 +96,23 @@ func (s *Scheduler) fill(p *Plan) {
 			break
 		}
 	}
-	for _, q := range s.ready {
+	// A row may preempt sequences further on, which leave s.ready.
+	s.turn = append(s.turn[:0], s.ready...)
+	defer clear(s.turn)
+	if q := s.starved; q != nil {
+		s.add(p, q, &left)
+	}
+	for _, q := range s.turn {
 		if q.passed >= maxPassed {
 			s.add(p, q, &left)
 		}
 	}
 	for _, kind := range [...]Kind{Decode, Extend, Prefill} {
-		for _, q := range s.ready {
+		for _, q := range s.turn {
 			if left.rows == 0 || left.tokens == 0 {
 				return
 			}
-			if q.flight == 0 && s.kind(q) == kind {
+			if s.kind(q) == kind {
 				s.add(p, q, &left)
 			}
 		}
@@ -122,8 +132,12 @@ func (s *Scheduler) kind(q *sequence) Kind {
 	return Decode
 }
 
-// add puts the sequence into the plan, if budget and pages permit.
+// add puts the sequence into the plan, if budget and pages permit. One that is
+// in the plan already, or not ready any more, is ignored.
 func (s *Scheduler) add(p *Plan, q *sequence, left *budget) {
+	if q.flight != 0 || !q.ready {
+		return
+	}
 	kind, n := s.kind(q), q.uncached()
 	if kind == Prefill {
 		n = min(n, left.chunk, left.prefill, left.tokens)
@@ -131,11 +145,18 @@ func (s *Scheduler) add(p *Plan, q *sequence, left *budget) {
 	if n == 0 || n > left.tokens || left.rows == 0 {
 		return
 	}
+	if !s.secure(q, q.cached+n) {
+		return
+	}
 	entries, err := q.table.Grow(q.cached+n, s.entries[:0])
 	s.entries = entries
 	if err != nil {
 		return // in quarantine until a step in flight completes
 	}
+	for i, page := range q.table.Pages()[:q.unsent] {
+		p.Batch.Patches = append(p.Batch.Patches, step.PagePatch{Slot: q.slot, Index: int32(i), Page: page})
+	}
+	q.unsent = 0
 	for _, e := range entries {
 		p.Batch.Patches = append(p.Batch.Patches, step.PagePatch{Slot: q.slot, Index: e.Index, Page: e.Page})
 	}
@@ -178,7 +199,10 @@ func (s *Scheduler) Complete(now time.Duration, p *Plan, took time.Duration) {
 		s.counts.InFlight--
 		q.cached += q.fed
 		q.continues = q.uncached() > 0
-		q.first = q.first && q.continues
+		if q.first && !q.continues {
+			q.first = false
+			s.publish(q)
+		}
 		s.settle(q, now)
 	}
 }

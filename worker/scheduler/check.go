@@ -3,6 +3,7 @@ package scheduler
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // ErrBroken says that a check found a broken invariant: a bug, never bad input.
@@ -14,9 +15,9 @@ func (s *Scheduler) Check() error {
 	if err := s.pool.Check(); err != nil {
 		return err
 	}
-	var want Counts
-	held, promised := 0, 0
-	owner := make(map[int32]ID)
+	want := Counts{Preemptions: s.counts.Preemptions}
+	promised := 0
+	owner := make(map[int32]*sequence)
 	for id, q := range s.seqs {
 		if err := s.checkSequence(id, q); err != nil {
 			return err
@@ -28,6 +29,9 @@ func (s *Scheduler) Check() error {
 			want.Running++
 		case Parked:
 			want.Parked++
+			if q.table == nil {
+				want.Away++
+			}
 		}
 		if q.ready {
 			want.Ready++
@@ -38,13 +42,13 @@ func (s *Scheduler) Check() error {
 		if q.table == nil {
 			continue
 		}
-		held += len(q.table.Pages())
 		promised += q.table.Promised()
-		for _, page := range q.table.Pages() {
-			if other, twice := owner[page]; twice {
-				return fmt.Errorf("%w: page %d belongs to %d and %d", ErrBroken, page, other, id)
+		for i, page := range q.table.Pages() {
+			other := owner[page]
+			if other != nil && !s.mayShare(q, other, i) {
+				return fmt.Errorf("%w: page %d belongs to %d and %d", ErrBroken, page, other.id, id)
 			}
-			owner[page] = id
+			owner[page] = q
 		}
 	}
 	if got := s.Counts(); got != want {
@@ -58,14 +62,29 @@ func (s *Scheduler) Check() error {
 			return fmt.Errorf("%w: ready list at %d", ErrBroken, i)
 		}
 	}
-	c := s.pool.Counts()
-	if c.Held != held || c.Reserved != promised {
-		return fmt.Errorf("%w: pool holds %d and promises %d, tables %d and %d", ErrBroken, c.Held, c.Reserved, held, promised)
+	for i := 1; i < len(s.queue); i++ {
+		if !older(s.queue[i-1], s.queue[i]) {
+			return fmt.Errorf("%w: queue at %d", ErrBroken, i)
+		}
 	}
-	if len(s.seqs) == 0 && c.Free+c.Quarantined != c.Total {
-		return fmt.Errorf("%w: idle with %d of %d pages free", ErrBroken, c.Free, c.Total)
+	if s.starved != nil && s.seqs[s.starved.id] != s.starved {
+		return fmt.Errorf("%w: sequence %d is gone and waits for pages", ErrBroken, s.starved.id)
+	}
+	c := s.pool.Counts()
+	if c.Held != len(owner) || c.Reserved != promised {
+		return fmt.Errorf("%w: pool holds %d and promises %d, tables %d and %d", ErrBroken, c.Held, c.Reserved, len(owner), promised)
+	}
+	if len(s.seqs) == 0 && c.Free+c.Cached+c.Quarantined != c.Total {
+		return fmt.Errorf("%w: idle with %d free and %d cached of %d pages", ErrBroken, c.Free, c.Cached, c.Total)
 	}
 	return nil
+}
+
+// mayShare reports whether page i of both tables can be the same one: all ids up
+// to its end are equal, valid in both, and of one tenant.
+func (s *Scheduler) mayShare(a, b *sequence, i int) bool {
+	end := (i + 1) * s.pool.PageSize()
+	return a.salt == b.salt && end <= min(a.cached, b.cached) && slices.Equal(a.ids[:end], b.ids[:end])
 }
 
 func (s *Scheduler) checkSequence(id ID, q *sequence) error {
@@ -73,7 +92,8 @@ func (s *Scheduler) checkSequence(id ID, q *sequence) error {
 		return fmt.Errorf("%w: sequence %d has id %d, %d cached, %d known, limit %d",
 			ErrBroken, id, q.id, q.cached, len(q.ids), q.maxLen)
 	}
-	if (q.state == Queued) != (q.table == nil) || q.state == Gone || q.bound && s.slots[q.slot] != q {
+	if q.table == nil && (q.state == Running || q.bound || q.cached > 0 || q.unsent > 0) ||
+		q.table != nil && q.state == Queued || q.state == Gone || q.bound && s.slots[q.slot] != q {
 		return fmt.Errorf("%w: sequence %d is %s", ErrBroken, id, q.state)
 	}
 	if ready := q.state == Running && q.bound && q.flight == 0 && q.uncached() > 0; ready != q.ready {
@@ -90,7 +110,8 @@ func (s *Scheduler) checkSequence(id ID, q *sequence) error {
 		if got, want := len(q.table.Pages()), s.pool.PagesFor(covered); got != want {
 			return fmt.Errorf("%w: sequence %d has %d pages for %d positions", ErrBroken, id, got, covered)
 		}
-		if got, want := len(q.table.Pages())+q.table.Promised(), s.pool.PagesFor(q.maxLen); got != want {
+		got, want := len(q.table.Pages())+q.table.Promised(), s.pool.PagesFor(q.maxLen)
+		if got > want || got < want && s.cfg.Reserve == ReserveFull && !q.cache {
 			return fmt.Errorf("%w: sequence %d holds and is promised %d pages, want %d", ErrBroken, id, got, want)
 		}
 	}

@@ -72,9 +72,9 @@ type State uint8
 
 const (
 	Gone    State = iota // finished, or never submitted
-	Queued               // waits for a slot and pages
+	Queued               // waits for a slot and pages: new, or preempted
 	Running              // has the turn here
-	Parked               // the turn is elsewhere; slot and pages are kept
+	Parked               // the turn is elsewhere; slot and pages are kept, unless preempted
 )
 
 // String returns the name of the state in lower case.
@@ -92,6 +92,18 @@ func (s State) String() string {
 	return fmt.Sprintf("state(%d)", uint8(s))
 }
 
+// Reserve says how many pages a sequence is promised on admission.
+type Reserve uint8
+
+const (
+	// ReserveLazy promises the pages of the known ids and Config.AheadPages more.
+	// Later pages are taken when a step needs them, from others if there are none.
+	ReserveLazy Reserve = iota
+	// ReserveFull promises the pages of MaxLen positions, so that an admitted
+	// sequence never needs those of others.
+	ReserveFull
+)
+
 // Config has the limits of one sub-service.
 type Config struct {
 	MaxRows   int // rows in a step
@@ -101,6 +113,10 @@ type Config struct {
 	ChunkTokens int
 	MaxSlots    int // sequences admitted at a time, parked ones included
 	MaxQueue    int // sequences waiting for admission
+	// Reserve is how pages are promised, AheadPages how many beyond the known ids
+	// (ReserveLazy); 0 means 1.
+	Reserve    Reserve
+	AheadPages int
 	// Threshold is the fewest ready sequences that start a step; 0 means 1.
 	Threshold int
 	// LongestWait bounds the wait of a ready sequence for others. 0 means
@@ -120,6 +136,10 @@ func (c Config) validate() error {
 		return fmt.Errorf("%w: MaxSlots %d, want at least 1", ErrBadConfig, c.MaxSlots)
 	case c.MaxQueue < 1:
 		return fmt.Errorf("%w: MaxQueue %d, want at least 1", ErrBadConfig, c.MaxQueue)
+	case c.Reserve > ReserveFull:
+		return fmt.Errorf("%w: Reserve %d, want 0 to %d", ErrBadConfig, c.Reserve, ReserveFull)
+	case c.AheadPages < 0:
+		return fmt.Errorf("%w: AheadPages %d, want at least 0", ErrBadConfig, c.AheadPages)
 	case c.Threshold < 0:
 		return fmt.Errorf("%w: Threshold %d, want at least 0", ErrBadConfig, c.Threshold)
 	case c.LongestWait < 0:
@@ -131,8 +151,20 @@ func (c Config) validate() error {
 // Spec describes a sequence when it is submitted.
 type Spec struct {
 	Tokens []int32 // ids known so far; copied
-	// MaxLen is the number of positions to reserve: prompt plus longest answer.
+	// MaxLen is the most positions that the sequence may have: prompt plus longest answer.
 	MaxLen int
+	// Age orders requests: the smaller, the older. It is the time of submission at
+	// the entry, in nanoseconds since any start, and the same on every model, so
+	// that all agree on who goes first; ties go to the smaller ID. 0 means unknown:
+	// the order of arrival here is used, which must not be mixed with given ages.
+	Age int64
+	// Visit says that the request is admitted elsewhere already, so that MaxQueue
+	// does not apply.
+	Visit bool
+	// Cache lets the sequence use the prefix cache, and leave its full pages there.
+	// Salt separates tenants: pages are shared among equal salts only.
+	Cache bool
+	Salt  [32]byte
 	// Want, TopK and Logprobs go into every sampled row of the sequence.
 	Want           step.Feature
 	TopK, Logprobs int32
@@ -142,6 +174,10 @@ type Spec struct {
 type Counts struct {
 	Queued, Running, Parked int
 	Ready, InFlight         int // parts of Running
+	// Away is the part of Parked that holds neither slot nor pages.
+	Away int
+	// Preemptions counts sequences that gave slot and pages back; it only grows.
+	Preemptions uint64
 }
 
 // Scheduler holds the sequences of one sub-service.
@@ -151,7 +187,7 @@ type Scheduler struct {
 
 	seqs  map[ID]*sequence
 	slots map[step.Slot]*sequence // bound ones
-	queue []*sequence             // oldest first
+	queue []*sequence             // by age, oldest first
 	// ready has the ready sequences in ascending order of sequence.order.
 	ready  []*sequence
 	order  uint64 // last order given
@@ -160,7 +196,16 @@ type Scheduler struct {
 
 	// truncated has sequences whose executor must be told of a shorter length.
 	truncated []*sequence
-	entries   []kv.Entry // scratch of Next
+	// starved is the oldest sequence that found no pages for its next row. While
+	// it waits, younger ones are given none.
+	starved *sequence
+	// preempted are the slots that the caller has to close.
+	preempted []Preemption
+	parks     uint64 // last order of parking given
+	arrivals  int64  // ages given to sequences without
+
+	entries []kv.Entry  // scratch of Next
+	turn    []*sequence // scratch of fill
 
 	delay delay
 }
@@ -180,119 +225,6 @@ func New(cfg Config, pool *kv.Pool) (*Scheduler, error) {
 		slots: make(map[step.Slot]*sequence),
 		delay: delay{threshold: max(cfg.Threshold, 1), fixed: cfg.LongestWait},
 	}, nil
-}
-
-// Submit queues a sequence. It needs at least one token.
-// Errors: ErrBadSpec, ErrNeverFits, ErrDuplicate, ErrQueueFull.
-func (s *Scheduler) Submit(now time.Duration, id ID, spec Spec) error {
-	if len(spec.Tokens) == 0 {
-		return fmt.Errorf("%w: no tokens", ErrBadSpec)
-	}
-	if err := s.checkSpec(id, spec); err != nil {
-		return err
-	}
-	if len(s.queue) >= s.cfg.MaxQueue {
-		return fmt.Errorf("%w: %d waiting", ErrQueueFull, len(s.queue))
-	}
-	q := s.newSequence(now, id, spec)
-	q.state = Queued
-	s.queue = append(s.queue, q)
-	return nil
-}
-
-// SubmitParked admits a sequence at once, before the queue, and parks it: the
-// turn is elsewhere. The caller opens a slot and calls Bind. The token list may
-// be empty. Errors: ErrBadSpec, ErrNeverFits, ErrDuplicate, ErrNoRoom.
-func (s *Scheduler) SubmitParked(now time.Duration, id ID, spec Spec) error {
-	if err := s.checkSpec(id, spec); err != nil {
-		return err
-	}
-	if s.admitted() >= s.cfg.MaxSlots {
-		return fmt.Errorf("%w: %d slots in use", ErrNoRoom, s.admitted())
-	}
-	table := kv.NewTable(s.pool)
-	if err := table.Reserve(spec.MaxLen); err != nil {
-		return fmt.Errorf("%w: %w", ErrNoRoom, err)
-	}
-	q := s.newSequence(now, id, spec)
-	q.table = table
-	q.state = Parked
-	s.counts.Parked++
-	return nil
-}
-
-func (s *Scheduler) checkSpec(id ID, spec Spec) error {
-	if len(spec.Tokens) > spec.MaxLen || spec.MaxLen < 1 {
-		return fmt.Errorf("%w: %d tokens, MaxLen %d", ErrBadSpec, len(spec.Tokens), spec.MaxLen)
-	}
-	if need := s.pool.PagesFor(spec.MaxLen); need > s.pool.Total() {
-		return fmt.Errorf("%w: %d pages, the pool has %d", ErrNeverFits, need, s.pool.Total())
-	}
-	if s.seqs[id] != nil {
-		return fmt.Errorf("%w: %d", ErrDuplicate, id)
-	}
-	return nil
-}
-
-func (s *Scheduler) newSequence(now time.Duration, id ID, spec Spec) *sequence {
-	q := &sequence{
-		id:       id,
-		ids:      slices.Clone(spec.Tokens),
-		maxLen:   spec.MaxLen,
-		want:     spec.Want,
-		topK:     spec.TopK,
-		logprobs: spec.Logprobs,
-		first:    true,
-		since:    now,
-	}
-	s.seqs[id] = q
-	return q
-}
-
-// admitted returns the number of sequences that hold a slot.
-func (s *Scheduler) admitted() int { return s.counts.Running + s.counts.Parked }
-
-// Admit moves queued sequences to running, oldest first, while slots and pages
-// permit. One that does not fit holds back those behind it, so that a long
-// sequence is not overtaken for ever. The caller opens an executor slot for each
-// and calls Bind.
-func (s *Scheduler) Admit(now time.Duration) []ID {
-	var ids []ID
-	for len(s.queue) > 0 && s.admitted() < s.cfg.MaxSlots {
-		q := s.queue[0]
-		table := kv.NewTable(s.pool)
-		if table.Reserve(q.maxLen) != nil {
-			break
-		}
-		q.table = table
-		q.state = Running
-		q.since = now
-		s.counts.Running++
-		s.queue[0] = nil
-		s.queue = s.queue[1:]
-		ids = append(ids, q.id)
-	}
-	return ids
-}
-
-// Bind tells the executor slot of an admitted sequence. A running one becomes
-// ready, and counts as waiting since its admission.
-// Errors: ErrUnknown, ErrState, ErrBadSlot.
-func (s *Scheduler) Bind(id ID, slot step.Slot) error {
-	q, err := s.find(id)
-	if err != nil {
-		return err
-	}
-	if q.state == Queued {
-		return fmt.Errorf("%w: bind %d, which is queued", ErrState, id)
-	}
-	if q.bound || slot < 0 || s.slots[slot] != nil {
-		return fmt.Errorf("%w: bind %d to slot %d", ErrBadSlot, id, slot)
-	}
-	q.slot, q.bound = slot, true
-	s.slots[slot] = q
-	s.settle(q, q.since)
-	return nil
 }
 
 func (s *Scheduler) find(id ID) (*sequence, error) {
@@ -344,6 +276,18 @@ func (s *Scheduler) Slot(id ID) (step.Slot, bool) {
 	}
 	return 0, false
 }
+
+// PrefixHit returns the number of positions that the prefix cache had when the
+// sequence was first admitted.
+func (s *Scheduler) PrefixHit(id ID) int {
+	if q := s.seqs[id]; q != nil {
+		return q.hit
+	}
+	return 0
+}
+
+// admitted returns the number of sequences that hold a slot.
+func (s *Scheduler) admitted() int { return s.counts.Running + s.counts.Parked - s.counts.Away }
 
 // Counts returns the scheduler's state in numbers.
 func (s *Scheduler) Counts() Counts {

@@ -13,7 +13,7 @@ import (
 const ms = time.Millisecond
 
 func testConfig() Config {
-	return Config{MaxRows: 8, MaxTokens: 64, ChunkTokens: 32, MaxSlots: 8, MaxQueue: 8, Threshold: 1}
+	return Config{MaxRows: 8, MaxTokens: 64, ChunkTokens: 32, MaxSlots: 8, MaxQueue: 8, Threshold: 1, Reserve: ReserveFull}
 }
 
 func (b *bench) must(err error) {

@@ -120,7 +120,7 @@ func TestScripts(t *testing.T) {
 }
 
 func newFromScript(t *testing.T, d *datadriven.TestData) *bench {
-	cfg := Config{MaxRows: 8, MaxTokens: 16, ChunkTokens: 8, MaxSlots: 8, MaxQueue: 8, Threshold: 1}
+	cfg := Config{MaxRows: 8, MaxTokens: 16, ChunkTokens: 8, MaxSlots: 8, MaxQueue: 8, Threshold: 1, Reserve: ReserveFull}
 	pages, size, wait := 32, 4, 0
 	d.MaybeScanArgs(t, "rows", &cfg.MaxRows)
 	d.MaybeScanArgs(t, "tokens", &cfg.MaxTokens)

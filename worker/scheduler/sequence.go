@@ -20,9 +20,21 @@ type sequence struct {
 	cached int
 	maxLen int
 
-	table *kv.Table // nil while queued
+	table *kv.Table // nil while queued, and after preemption
 	slot  step.Slot
 	bound bool
+
+	age int64
+	// keys are those of the leading full pages of ids, as far as they were needed.
+	keys  []kv.Key
+	salt  [32]byte
+	cache bool
+	// unsent is the number of leading pages that came from the cache and that the
+	// executor has not been told of. While it is not 0 the slot has no valid position.
+	unsent int
+	hit    int // positions found in the cache at the first admission
+	// claimed says that the sequence has been admitted at least once.
+	claimed bool
 
 	want           step.Feature
 	topK, logprobs int32
@@ -34,14 +46,19 @@ type sequence struct {
 	// continues says that the sequence is ready because its chunk has completed;
 	// it has waited for others already and does not wait again.
 	continues bool
-	// shorter says that the executor must be told of a shorter length.
+	// shorter says that the executor must be told of a shorter length, cut.
 	shorter bool
+	cut     int
 
 	ready  bool
 	order  uint64        // position among the ready sequences
 	since  time.Duration // when it became ready (or was submitted)
 	passed int           // batches that it was ready for and not part of
+	parked uint64        // position among the parked sequences
 }
+
+// older is the order of requests, the same on every model.
+func older(a, b *sequence) bool { return a.age < b.age || a.age == b.age && a.id < b.id }
 
 func (q *sequence) uncached() int { return len(q.ids) - q.cached }
 
@@ -62,6 +79,9 @@ func (s *Scheduler) settle(q *sequence, now time.Duration) {
 			s.ready = slices.Delete(s.ready, i, i+1)
 		}
 		q.ready, q.continues, q.passed = false, false, 0
+		if s.starved == q {
+			s.starved = nil
+		}
 	}
 }
 
@@ -106,7 +126,9 @@ func (s *Scheduler) Commit(now time.Duration, id ID, tokens ...int32) error {
 
 // Append takes the turn back: a parked sequence is running again with the
 // tokens that it has not seen, and ready. The suffix may be empty. If nothing is
-// uncached then, the last id is fed once more.
+// uncached then, the last id is fed once more. A sequence that was preempted
+// while parked, or submitted away, goes to the queue instead and is rebuilt after
+// Admit has returned it.
 // Errors, after which nothing has changed: ErrUnknown, ErrState, ErrNoTokens
 // (no id at all), ErrTooLong.
 func (s *Scheduler) Append(now time.Duration, id ID, tokens []int32) error {
@@ -123,18 +145,24 @@ func (s *Scheduler) Append(now time.Duration, id ID, tokens []int32) error {
 	if err := q.extendIDs(tokens); err != nil {
 		return fmt.Errorf("append to %d: %w", id, err)
 	}
+	s.counts.Parked--
+	q.since = now
+	if q.table == nil {
+		s.counts.Away--
+		s.enqueue(q)
+		return nil
+	}
 	if q.uncached() == 0 {
 		s.shorten(q, len(q.ids)-1)
 	}
 	q.state = Running
-	q.since = now
-	s.counts.Parked--
 	s.counts.Running++
 	s.settle(q, now)
 	return nil
 }
 
-// Park gives the turn away. The sequence keeps slot and pages.
+// Park gives the turn away. The sequence keeps slot and pages until it returns,
+// or until others need them.
 // Errors: ErrUnknown, ErrState, ErrInFlight.
 func (s *Scheduler) Park(id ID) error {
 	q, err := s.find(id)
@@ -148,14 +176,15 @@ func (s *Scheduler) Park(id ID) error {
 		return fmt.Errorf("%w: park %d", ErrInFlight, id)
 	}
 	q.state = Parked
+	s.noteParked(q)
 	s.counts.Running--
-	s.counts.Parked++
 	s.settle(q, 0)
 	return nil
 }
 
-// Truncate forgets the ids from length on, and with them their keys and values.
-// The pages stay promised. The executor hears of it through Plan.Truncations.
+// Truncate forgets the ids from length on, and with them their keys and values;
+// all of a page if it is shared or cached. Pages stay promised if nobody else has
+// them. The executor hears of it through Plan.Truncations.
 // Errors: ErrUnknown, ErrInFlight, ErrBadLength.
 func (s *Scheduler) Truncate(id ID, length int) error {
 	q, err := s.find(id)
@@ -169,28 +198,38 @@ func (s *Scheduler) Truncate(id ID, length int) error {
 		return fmt.Errorf("%w: truncate %d from %d to %d", ErrBadLength, id, len(q.ids), length)
 	}
 	q.ids = q.ids[:length]
+	q.keys = q.keys[:min(len(q.keys), length/s.pool.PageSize())]
 	s.shorten(q, length)
 	s.settle(q, 0)
 	return nil
 }
 
-// shorten lowers the cached length to n, frees the whole pages past it and
-// notes that the executor must be told.
+// shorten lowers the cached length to n, or to the start of n's page if that
+// page must not be written, drops the pages past it and notes that the executor
+// must be told.
 func (s *Scheduler) shorten(q *sequence, n int) {
 	if n >= q.cached {
 		return
 	}
-	q.cached = n
-	q.first = q.first || n == 0
-	q.table.Truncate(n)
+	if q.unsent > 0 {
+		n -= n % s.pool.PageSize() // the first row starts at a page
+	}
+	q.cached = q.table.Truncate(n)
+	q.first = q.first || q.cached == 0
+	if q.unsent > 0 {
+		q.unsent = min(q.unsent, len(q.table.Pages()))
+		return // the executor knows of no position yet
+	}
 	if q.bound && !q.shorter {
 		q.shorter = true
 		s.truncated = append(s.truncated, q)
 	}
+	q.cut = q.cached
 }
 
-// Finish ends a sequence in any state. Its pages are freed, through quarantine
-// while a step is in flight. If bound, the caller closes the executor slot at
+// Finish ends a sequence in any state. Its full pages stay in the prefix cache
+// if Spec.Cache says so; the others are freed, through quarantine while a step is
+// in flight. If bound, the caller closes the executor slot at
 // once, before it launches another step. The id may be used again.
 func (s *Scheduler) Finish(id ID) (slot step.Slot, bound bool, err error) {
 	q, err := s.find(id)
@@ -206,6 +245,9 @@ func (s *Scheduler) Finish(id ID) (slot step.Slot, bound bool, err error) {
 		s.counts.Running--
 	case Parked:
 		s.counts.Parked--
+		if q.table == nil {
+			s.counts.Away--
+		}
 	}
 	q.state = Gone
 	s.settle(q, 0)
@@ -213,15 +255,8 @@ func (s *Scheduler) Finish(id ID) (slot step.Slot, bound bool, err error) {
 		q.flight = 0
 		s.counts.InFlight--
 	}
-	if q.table != nil {
-		q.table.Release()
-	}
-	if q.bound {
-		delete(s.slots, q.slot)
-	}
-	if q.shorter {
-		s.truncated = slices.DeleteFunc(s.truncated, func(r *sequence) bool { return r == q })
-	}
+	bound = q.bound
+	s.giveBack(q)
 	delete(s.seqs, id)
-	return q.slot, q.bound, nil
+	return q.slot, bound, nil
 }

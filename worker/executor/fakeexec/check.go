@@ -26,7 +26,14 @@ func (e *Executor) check(b *step.Batch) error {
 	case b.Tokens() > in.MaxTokens:
 		return fmt.Errorf("%d tokens, limit %d", b.Tokens(), in.MaxTokens)
 	}
-	patched, err := e.checkPatches(b.Patches)
+	adopted := make(map[step.Slot]int) // positions that slots start with
+	for i := range b.Rows {
+		r := &b.Rows[i]
+		if q := e.open(r.Slot); q != nil && len(q.ids) == 0 && int(r.Start) <= in.MaxContext && int(r.Start)%in.PageSize == 0 {
+			adopted[r.Slot] = int(r.Start)
+		}
+	}
+	patched, err := e.checkPatches(b.Patches, adopted)
 	if err != nil {
 		return err
 	}
@@ -37,22 +44,28 @@ func (e *Executor) check(b *step.Batch) error {
 			return fmt.Errorf("row %d: slot %d twice", i, r.Slot)
 		}
 		seen[r.Slot] = true
-		if err := e.checkRow(r, patched); err != nil {
+		if err := e.checkRow(r, patched, adopted); err != nil {
 			return fmt.Errorf("row %d, slot %d: %w", i, r.Slot, err)
 		}
 	}
 	return nil
 }
 
-func (e *Executor) checkPatches(patches []step.PagePatch) (map[tableIndex]bool, error) {
+func (e *Executor) checkPatches(patches []step.PagePatch, adopted map[step.Slot]int) (map[tableIndex]int32, error) {
 	in := &e.cfg.Info
-	if len(patches) > in.Pages {
+	limit := in.Pages // each page once, and again wherever it is adopted
+	for _, n := range adopted {
+		limit += n / in.PageSize
+	}
+	if len(patches) > limit {
 		return nil, fmt.Errorf("%d patches, %d pages", len(patches), in.Pages)
 	}
-	entries := make(map[tableIndex]bool, len(patches))
-	pages := make(map[int32]bool, len(patches))
+	entries := make(map[tableIndex]int32, len(patches))
+	fresh := make(map[int32]bool, len(patches))
 	for _, p := range patches {
 		q := e.open(p.Slot)
+		at := tableIndex{p.Slot, p.Index}
+		_, twice := entries[at]
 		switch {
 		case q == nil:
 			return nil, fmt.Errorf("patch of slot %d, which is not open", p.Slot)
@@ -60,27 +73,35 @@ func (e *Executor) checkPatches(patches []step.PagePatch) (map[tableIndex]bool, 
 			return nil, fmt.Errorf("patch of slot %d: index %d", p.Slot, p.Index)
 		case p.Page < 0 || int(p.Page) >= in.Pages:
 			return nil, fmt.Errorf("patch of slot %d: page %d of %d", p.Slot, p.Page, in.Pages)
-		case entries[tableIndex{p.Slot, p.Index}]:
+		case twice:
 			return nil, fmt.Errorf("patch of slot %d: index %d twice", p.Slot, p.Index)
-		case pages[p.Page]:
-			return nil, fmt.Errorf("page %d patched twice", p.Page)
 		case int(p.Index)*in.PageSize < len(q.ids):
 			return nil, fmt.Errorf("patch of slot %d: index %d holds valid positions", p.Slot, p.Index)
 		}
-		page := &e.memory.pages[p.Page]
-		if page.gen != 0 {
-			return nil, fmt.Errorf("patch of slot %d: page %d is in use by generation %d", p.Slot, p.Page, page.gen)
+		entries[at] = p.Page
+		if int(p.Index)*in.PageSize < adopted[p.Slot] {
+			continue // only read
 		}
-		if page.lastUse > e.waited && page.lastGen != q.gen {
+		page := &e.memory.pages[p.Page]
+		switch {
+		case fresh[p.Page]:
+			return nil, fmt.Errorf("page %d patched twice", p.Page)
+		case page.refs > 0:
+			return nil, fmt.Errorf("patch of slot %d: page %d is in use", p.Slot, p.Page)
+		case page.lastUse > e.waited && page.lastGen != q.gen:
 			return nil, fmt.Errorf("patch of slot %d: page %d is used by a step in flight", p.Slot, p.Page)
 		}
-		entries[tableIndex{p.Slot, p.Index}] = true
-		pages[p.Page] = true
+		fresh[p.Page] = true
+	}
+	for at, page := range entries {
+		if fresh[page] && int(at.index)*in.PageSize < adopted[at.slot] {
+			return nil, fmt.Errorf("patch of slot %d: page %d is written by this step", at.slot, page)
+		}
 	}
 	return entries, nil
 }
 
-func (e *Executor) checkRow(r *step.Row, patched map[tableIndex]bool) error {
+func (e *Executor) checkRow(r *step.Row, patched map[tableIndex]int32, adopted map[step.Slot]int) error {
 	in := &e.cfg.Info
 	q := e.open(r.Slot)
 	if q == nil {
@@ -90,7 +111,7 @@ func (e *Executor) checkRow(r *step.Row, patched map[tableIndex]bool) error {
 	switch {
 	case len(r.Tokens) == 0:
 		return fmt.Errorf("no tokens")
-	case int(r.Start) != len(q.ids):
+	case int(r.Start) != max(len(q.ids), adopted[r.Slot]):
 		return fmt.Errorf("start %d, but %d positions are valid", r.Start, len(q.ids))
 	case end > in.MaxContext:
 		return fmt.Errorf("ends at %d, context %d", end, in.MaxContext)
@@ -108,10 +129,22 @@ func (e *Executor) checkRow(r *step.Row, patched map[tableIndex]bool) error {
 			return fmt.Errorf("id %d, vocabulary %d", id, in.Vocab)
 		}
 	}
+	pages := make([]int32, 0, (end-1)/in.PageSize+1)
 	for i := 0; i*in.PageSize < end; i++ {
-		if (i >= len(q.table) || q.table[i] < 0) && !patched[tableIndex{r.Slot, int32(i)}] {
+		page, ok := patched[tableIndex{r.Slot, int32(i)}]
+		if !ok && i < len(q.table) {
+			page, ok = q.table[i], q.table[i] >= 0
+		}
+		if !ok {
 			return fmt.Errorf("page table entry %d is not patched", i)
 		}
+		pages = append(pages, page)
 	}
-	return e.memory.checkContext(q)
+	if n := int(r.Start); n%in.PageSize != 0 && e.memory.pages[pages[n/in.PageSize]].refs > 1 {
+		return fmt.Errorf("position %d is in page %d, which other slots have too", n, pages[n/in.PageSize])
+	}
+	if err := e.memory.checkContext(q); err != nil {
+		return err
+	}
+	return e.memory.checkAdopted(pages[:adopted[r.Slot]/in.PageSize], e.waited)
 }

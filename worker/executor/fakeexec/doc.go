@@ -6,7 +6,7 @@
 // same request gives the same tokens whatever the batch, the page size, the
 // threshold or the moves between replicas. The ids are read back through the
 // page table from a model of the pages' contents, where every token slot knows
-// which sequence and position wrote it. A scheduler that feeds a wrong position,
+// its position and all ids before it. A scheduler that feeds a wrong position,
 // forgets a page or reuses one too early gets executor.ErrBadBatch, with the
 // rule that it broke.
 //

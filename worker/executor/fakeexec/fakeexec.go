@@ -75,7 +75,19 @@ type sequence struct {
 	gen   uint64 // 0 if the slot is free
 	cfg   executor.SeqConfig
 	table []int32 // page by index, -1 if not patched
-	ids   []int32 // ids[:length] are valid positions
+	ids   []int32 // of the valid positions
+	// prefixes are the chained hashes of ids, aligned with them.
+	prefixes []uint64
+}
+
+// push appends an id.
+func (q *sequence) push(id int32) {
+	prefix := uint64(0)
+	if n := len(q.prefixes); n > 0 {
+		prefix = q.prefixes[n-1]
+	}
+	q.ids = append(q.ids, id)
+	q.prefixes = append(q.prefixes, chain(prefix, id))
 }
 
 // flight is a launched step.
@@ -176,7 +188,7 @@ func (e *Executor) Truncate(s step.Slot, length int) error {
 	if q == nil || length < 0 || length > len(q.ids) {
 		return fmt.Errorf("%w: truncate slot %d to %d", executor.ErrBadBatch, s, length)
 	}
-	q.ids = q.ids[:length]
+	q.ids, q.prefixes = q.ids[:length], q.prefixes[:length]
 	keep := (length + e.cfg.Info.PageSize - 1) / e.cfg.Info.PageSize
 	for len(q.table) > keep {
 		e.memory.unref(q.table[len(q.table)-1])
@@ -234,6 +246,11 @@ func (e *Executor) Launch(b *step.Batch) (executor.Ticket, error) {
 	for _, p := range b.Patches {
 		e.memory.patch(&e.slots[p.Slot], p.Index, p.Page)
 	}
+	// All contexts are read before anything is written, as adopted pages may be
+	// shared with other rows of the batch.
+	for i := range b.Rows {
+		e.memory.adopt(&e.slots[b.Rows[i].Slot], int(b.Rows[i].Start))
+	}
 	for i := range b.Rows {
 		f.out = e.run(f.out, int32(i), &b.Rows[i])
 	}
@@ -245,8 +262,7 @@ func (e *Executor) Launch(b *step.Batch) (executor.Ticket, error) {
 func (e *Executor) run(out []step.Out, i int32, r *step.Row) []step.Out {
 	q := &e.slots[r.Slot]
 	for _, id := range r.Tokens {
-		e.memory.write(q, len(q.ids), id, e.ticket)
-		q.ids = append(q.ids, id)
+		e.memory.write(q, id, e.ticket)
 	}
 	e.memory.use(q, len(q.ids), e.ticket)
 	for bit := min(len(r.Tokens), 64) - 1; bit >= 0; bit-- {

@@ -138,6 +138,91 @@ func TestRefusesBadBatches(t *testing.T) {
 	}
 }
 
+// TestAdopt starts slot 1 on the pages that slot 0 has filled: 9 positions on
+// pages 0 to 2, of which pages 0 and 1 are full.
+func TestAdopt(t *testing.T) {
+	prompt := []int32{1, 2, 3, 4, 5, 6, 7, 8, 9}
+	patches := func(slot step.Slot, pages ...int32) (out []step.PagePatch) {
+		for i, page := range pages {
+			out = append(out, step.PagePatch{Slot: slot, Index: int32(i), Page: page})
+		}
+		return out
+	}
+	good := func() *step.Batch {
+		return &step.Batch{
+			Step:    2,
+			Rows:    []step.Row{{Slot: 1, Start: 8, Tokens: []int32{9}, Sample: 1, Logprobs: -1}},
+			Patches: patches(1, 0, 1, 3),
+		}
+	}
+	for _, c := range []struct {
+		want   string
+		change func(*step.Batch)
+	}{
+		{"page 0 is in use", func(b *step.Batch) { b.Rows[0].Start = 7 }},
+		{"page 1 does not hold position 0", func(b *step.Batch) { b.Patches = patches(1, 1, 0, 3) }},
+		{"page 4 does not hold position 4", func(b *step.Batch) { b.Patches = patches(1, 0, 4, 3) }},
+		{"page 2 does not hold position 9", func(b *step.Batch) { b.Patches, b.Rows[0].Start = patches(1, 0, 1, 2, 3), 12 }},
+		{"page 2 is in use", func(b *step.Batch) { b.Patches = patches(1, 0, 1, 2) }},
+		{"page 1 is in use", func(b *step.Batch) { b.Rows[0].Start, b.Rows[0].Tokens = 4, []int32{5} }},
+		{"not patched", func(b *step.Batch) { b.Patches = b.Patches[1:] }},
+		{"page 3 is written by this step", func(b *step.Batch) { b.Patches[1].Page = 3 }},
+	} {
+		t.Run(c.want, func(t *testing.T) {
+			e := newExecutor(t, small())
+			open(t, e, 1)
+			open(t, e, 1)
+			want := run(t, e, &step.Batch{
+				Step: 1, Rows: []step.Row{{Slot: 0, Tokens: prompt, Sample: 1, Logprobs: -1}}, Patches: patches(0, 0, 1, 2),
+			})
+			b := good()
+			c.change(b)
+			if _, err := e.Launch(b); !errors.Is(err, executor.ErrBadBatch) || !strings.Contains(err.Error(), c.want) {
+				t.Fatalf("error %v, want %q", err, c.want)
+			}
+			if got := run(t, e, good()); !reflect.DeepEqual(got.Out, want.Out) {
+				t.Fatalf("adopted pages gave %+v, want %+v", got.Out, want.Out)
+			}
+			// A slot that is cut inside a shared page must not write there.
+			if err := e.Truncate(1, 6); err != nil {
+				t.Fatal(err)
+			}
+			cut := &step.Batch{Step: 3, Rows: []step.Row{{Slot: 1, Start: 6, Tokens: []int32{7}}}}
+			if _, err := e.Launch(cut); err == nil || !strings.Contains(err.Error(), "other slots have too") {
+				t.Fatalf("error %v", err)
+			}
+			e.Close(0)
+			run(t, e, cut)
+		})
+	}
+}
+
+// Pages that a step in flight writes must not be adopted.
+func TestRefusesAdoptionInFlight(t *testing.T) {
+	cfg := small()
+	cfg.Info.Depth = 2
+	e := newExecutor(t, cfg)
+	a, b := open(t, e, 1), open(t, e, 2)
+	ticket, err := e.Launch(&step.Batch{
+		Step: 1, Rows: []step.Row{{Slot: a, Tokens: []int32{1, 2, 3, 4}}}, Patches: []step.PagePatch{{Slot: a, Page: 5}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := &step.Batch{
+		Step: 2, Rows: []step.Row{{Slot: b, Start: 4, Tokens: []int32{1}}},
+		Patches: []step.PagePatch{{Slot: b, Page: 5}, {Slot: b, Index: 1, Page: 6}},
+	}
+	if _, err := e.Launch(second); err == nil || !strings.Contains(err.Error(), "written by a step in flight") {
+		t.Fatalf("error %v", err)
+	}
+	var r step.Result
+	if err := e.Wait(t.Context(), ticket, &r); err != nil {
+		t.Fatal(err)
+	}
+	run(t, e, second)
+}
+
 func TestContextLimit(t *testing.T) {
 	cfg := small()
 	cfg.Info.MaxTokens = 64

@@ -6,18 +6,26 @@ import (
 	"github.com/tokenrouter/tokenrouter/worker/executor"
 )
 
-// cell is one token slot of a page: who wrote it, for which position, which id.
+// cell is one token slot of a page. What a real cache holds for a position
+// depends on the ids up to it and on nothing else, and so does a cell.
 type cell struct {
-	gen      uint64 // generation of the sequence, 0 if never written
+	prefix   uint64 // chained hash of all ids up to the position, 0 if never written
 	position int32
 	id       int32
 }
 
+// chain returns the prefix of the next position; it is never 0.
+func chain(prefix uint64, id int32) uint64 {
+	h := (prefix ^ uint64(uint32(id)) ^ 0x9e3779b97f4a7c15) * 0xff51afd7ed558ccd
+	return (h ^ h>>32) | 1
+}
+
 // page is what the fake knows about a page besides its contents.
 type page struct {
-	gen     uint64          // generation whose table has the page, 0 if none
-	lastGen uint64          // generation that used it last
-	lastUse executor.Ticket // last step that read or wrote it
+	refs      int             // tables that have the page
+	lastGen   uint64          // generation that used it last
+	lastUse   executor.Ticket // last step that read or wrote it
+	lastWrite executor.Ticket // last step that wrote it
 }
 
 // memory models the contents of all pages.
@@ -36,17 +44,17 @@ func (m *memory) patch(q *sequence, index, number int32) {
 	for int(index) >= len(q.table) {
 		q.table = append(q.table, -1)
 	}
-	if old := q.table[index]; old >= 0 && old != number {
+	if old := q.table[index]; old != number {
 		m.unref(old)
+		m.pages[number].refs++
 	}
 	q.table[index] = number
-	m.pages[number].gen = q.gen
 }
 
-// unref says that no table has the page any more; -1 is ignored.
+// unref says that one table less has the page; -1 is ignored.
 func (m *memory) unref(number int32) {
 	if number >= 0 {
-		m.pages[number].gen = 0
+		m.pages[number].refs--
 	}
 }
 
@@ -55,8 +63,20 @@ func (m *memory) cell(q *sequence, position int) *cell {
 	return &m.cells[number*m.pageSize+position%m.pageSize]
 }
 
-func (m *memory) write(q *sequence, position int, id int32, t executor.Ticket) {
-	*m.cell(q, position) = cell{q.gen, int32(position), id}
+// write appends an id at the end of the sequence.
+func (m *memory) write(q *sequence, id int32, t executor.Ticket) {
+	position := len(q.ids)
+	q.push(id)
+	*m.cell(q, position) = cell{q.prefixes[position], int32(position), id}
+	m.pages[q.table[position/m.pageSize]].lastWrite = t
+}
+
+// adopt makes the first n positions valid, with the ids that their pages hold.
+// The batch has been checked.
+func (m *memory) adopt(q *sequence, n int) {
+	for position := len(q.ids); position < n; position++ {
+		q.push(m.cell(q, position).id)
+	}
 }
 
 // use notes that step t reads or writes the pages of positions [0, n).
@@ -67,17 +87,36 @@ func (m *memory) use(q *sequence, n int, t executor.Ticket) {
 	}
 }
 
-// checkContext verifies that the pages of the sequence still hold what it wrote.
+// checkContext verifies that the pages of the sequence still hold its ids.
 func (m *memory) checkContext(q *sequence) error {
 	for position, id := range q.ids {
 		i := position / m.pageSize
 		if i >= len(q.table) || q.table[i] < 0 {
 			return fmt.Errorf("position %d has no page", position)
 		}
-		want := cell{q.gen, int32(position), id}
+		want := cell{q.prefixes[position], int32(position), id}
 		if got := *m.cell(q, position); got != want {
-			return fmt.Errorf("page %d lost position %d: holds position %d of generation %d, want generation %d",
-				q.table[i], position, got.position, got.gen, q.gen)
+			return fmt.Errorf("page %d lost position %d: holds position %d with id %d of context %#x, want id %d of context %#x",
+				q.table[i], position, got.position, got.id, got.prefix, id, want.prefix)
+		}
+	}
+	return nil
+}
+
+// checkAdopted verifies that pages hold a context from position 0 on, written by
+// steps that have been waited for.
+func (m *memory) checkAdopted(pages []int32, waited executor.Ticket) error {
+	prefix := uint64(0)
+	for i, number := range pages {
+		if m.pages[number].lastWrite > waited {
+			return fmt.Errorf("page %d is written by a step in flight", number)
+		}
+		for k := range m.pageSize {
+			got, position := m.cells[int(number)*m.pageSize+k], int32(i*m.pageSize+k)
+			prefix = chain(prefix, got.id)
+			if got.prefix != prefix || got.position != position {
+				return fmt.Errorf("page %d does not hold position %d of the context before it", number, position)
+			}
 		}
 	}
 	return nil

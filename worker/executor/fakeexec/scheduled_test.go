@@ -20,6 +20,7 @@ import (
 type request struct {
 	prompt []int32
 	answer int
+	cache  bool
 }
 
 // reference computes the answers without scheduler, pages or batches. At every
@@ -72,7 +73,9 @@ func newServer(t *rapid.T, cfg scheduler.Config, info executor.Info, requests []
 	s, err := scheduler.New(cfg, pool)
 	must(t, err)
 	for i, r := range requests {
-		must(t, s.Submit(0, scheduler.ID(i), scheduler.Spec{Tokens: r.prompt, MaxLen: len(r.prompt) + r.answer, Logprobs: -1}))
+		must(t, s.Submit(0, scheduler.ID(i), scheduler.Spec{
+			Tokens: r.prompt, MaxLen: len(r.prompt) + r.answer, Logprobs: -1, Cache: r.cache,
+		}))
 	}
 	return &server{
 		t: t, e: e, s: s, pool: pool, requests: requests,
@@ -97,7 +100,9 @@ func (v *server) finishIfDone(id scheduler.ID) {
 
 // arrive admits sequences and takes back those whose visit is over.
 func (v *server) arrive(round int) {
-	for _, id := range v.s.Admit(v.now) {
+	ids := v.s.Admit(v.now)
+	v.closeAll(v.s.TakePreempted())
+	for _, id := range ids {
 		slot, err := v.e.Open(config(int(id)))
 		must(v.t, err)
 		must(v.t, v.s.Bind(id, slot))
@@ -111,8 +116,15 @@ func (v *server) arrive(round int) {
 	}
 }
 
+func (v *server) closeAll(preempted []scheduler.Preemption) {
+	for _, p := range preempted {
+		v.e.Close(p.Slot)
+	}
+}
+
 // execute runs a plan and applies its results.
 func (v *server) execute(p *scheduler.Plan, round int) {
+	v.closeAll(p.Preempted)
 	for _, c := range p.Truncations {
 		must(v.t, v.e.Truncate(c.Slot, c.Length))
 	}
@@ -152,6 +164,8 @@ func (v *server) serve() [][]int32 {
 			v.now = wake
 		}
 	}
+	v.pool.DropCache()
+	must(v.t, v.s.Check())
 	if c := v.pool.Counts(); c.Free != c.Total {
 		v.t.Fatalf("pages left over: %+v", c)
 	}
@@ -169,7 +183,8 @@ func must(t *rapid.T, err error) {
 }
 
 // The same seeds give the same tokens whatever the batch limits, chunk, page
-// size, threshold, number of slots, and time spent elsewhere.
+// size, threshold, number of slots and pages, reservation, prefix cache, and time
+// spent elsewhere.
 func TestSameTokensUnderAnySchedule(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var requests []request
@@ -177,9 +192,11 @@ func TestSameTokensUnderAnySchedule(t *testing.T) {
 			n := rapid.IntRange(1, 20).Draw(t, fmt.Sprint("prompt ", i))
 			prompt := make([]int32, n)
 			for k := range prompt {
-				prompt[k] = int32((i*13 + k) % 50)
+				prompt[k] = int32((i%2*13 + k) % 50) // many share a prefix
 			}
-			requests = append(requests, request{prompt, rapid.IntRange(1, 12).Draw(t, fmt.Sprint("answer ", i))})
+			requests = append(requests, request{
+				prompt, rapid.IntRange(1, 12).Draw(t, fmt.Sprint("answer ", i)), rapid.Bool().Draw(t, fmt.Sprint("cache ", i)),
+			})
 		}
 		share := uint64(rapid.IntRange(1, 6).Draw(t, "one visit in"))
 		visit := func(id, position int) bool { return (uint64(id)*7+uint64(position)*11)%share == 1 }
@@ -188,11 +205,14 @@ func TestSameTokensUnderAnySchedule(t *testing.T) {
 			MaxRows: rapid.IntRange(1, 4).Draw(t, "rows"), MaxTokens: rapid.IntRange(1, 16).Draw(t, "tokens"),
 			MaxSlots: rapid.IntRange(1, 5).Draw(t, "slots"), MaxContext: 32, Depth: 1,
 		}
-		info.Pages = rapid.IntRange(32, 100).Draw(t, "pages")
+		least := (32 + info.PageSize - 1) / info.PageSize // for one request of any length
+		info.Pages = least + rapid.IntRange(0, 2*least).Draw(t, "more pages")
 		cfg := scheduler.Config{
 			MaxRows: info.MaxRows, MaxTokens: info.MaxTokens, MaxSlots: info.MaxSlots, MaxQueue: len(requests),
 			ChunkTokens: rapid.IntRange(1, info.MaxTokens).Draw(t, "chunk"),
 			Threshold:   rapid.IntRange(1, 5).Draw(t, "threshold"),
+			Reserve:     rapid.SampledFrom([]scheduler.Reserve{scheduler.ReserveLazy, scheduler.ReserveFull}).Draw(t, "reserve"),
+			AheadPages:  rapid.IntRange(0, 3).Draw(t, "ahead"),
 		}
 		v := newServer(t, cfg, info, requests)
 		v.visit, v.away = visit, rapid.IntRange(1, 5).Draw(t, "away")
