@@ -58,31 +58,54 @@ func (s *Sampler) draw(z []float32, first int32, p *sampling.Params, stream phil
 	c.offer(first, z[first])
 	topK := p.TopK > 0 && int(p.TopK) < len(z)
 	topP := p.TopP > 0 && p.TopP < 1
-	if !topK && !topP {
+	t := cut{k: len(z), prob: 1, best: float64(z[first]), temp: c.temp, low: math.Inf(-1)}
+	if p.MinP > 0 {
+		t.low = math.Log(float64(p.MinP))
+	}
+	switch {
+	case !topK && !topP && p.MinP > 0:
+		for i, v := range z {
+			if t.exponent(v) >= t.low {
+				c.offer(int32(i), v)
+			}
+		}
+		return c.id
+	case !topK && !topP:
 		for i, v := range z {
 			c.offer(int32(i), v)
 		}
 		return c.id
 	}
-	k := len(z)
 	if topK {
-		k = int(p.TopK)
+		t.k = int(p.TopK)
 	}
-	prob := 1.0
 	if topP {
-		prob = float64(p.TopP)
+		t.prob = float64(p.TopP)
 	}
-	for _, id := range s.candidates(z, z[first], k, prob, c.temp) {
+	for _, id := range s.candidates(z, t) {
 		c.offer(id, z[id])
 	}
 	return c.id
 }
 
-// candidates returns the ids kept by top-k and then top-p, best first. The sum
-// for top-p without top-k runs over all ids in order of id, else over the k
-// candidates in order of rank.
-func (s *Sampler) candidates(z []float32, best float32, k int, prob, temp float64) []int32 {
-	weight := func(id int32) float64 { return math.Exp((float64(z[id]) - float64(best)) / temp) }
+// cut says which ids are candidates: the first k, of these the shortest prefix
+// with prob of their weight, of these the ones with an exponent of at least low.
+type cut struct {
+	k          int
+	prob       float64
+	best, temp float64 // largest logit, temperature
+	low        float64
+}
+
+// exponent is the logarithm of a logit's weight; the largest logit has 0.
+func (t *cut) exponent(z float32) float64 { return (float64(z) - t.best) / t.temp }
+
+func (t *cut) weight(z float32) float64 { return math.Exp(t.exponent(z)) }
+
+// candidates returns the ids kept by a cut, best first. The sum for top-p without
+// top-k runs over all ids in order of id, else over the k candidates in order of
+// rank.
+func (s *Sampler) candidates(z []float32, t cut) []int32 {
 	h := idHeap{z: z, ids: s.order[:0]}
 	for i := range z {
 		h.ids = append(h.ids, int32(i))
@@ -92,32 +115,42 @@ func (s *Sampler) candidates(z []float32, best float32, k int, prob, temp float6
 	s.weights = s.weights[:0]
 	total := 0.0
 	switch {
-	case prob >= 1:
-	case k == len(z):
-		for i := range z {
-			total += weight(int32(i))
+	case t.prob >= 1:
+	case t.k == len(z):
+		for _, v := range z {
+			total += t.weight(v)
 		}
 	default:
 		// Popped ids gather at the end of the heap's memory, the best one last.
-		for range k {
-			id := h.pop()
-			w := weight(id)
+		for range t.k {
+			w := t.weight(z[h.pop()])
 			s.weights = append(s.weights, w)
 			total += w
 		}
 	}
 	n, sum := 0, 0.0
-	for n < k && (n == 0 || prob >= 1 || sum < prob*total) {
+	for n < t.k && (n == 0 || t.prob >= 1 || sum < t.prob*total) {
 		if n < len(s.weights) {
 			sum += s.weights[n]
-		} else {
-			sum += weight(h.pop())
+			n++
+			continue
 		}
+		v := z[h.pop()]
 		n++
+		if t.exponent(v) < t.low {
+			break // and so are all that follow
+		}
+		if t.prob < 1 {
+			sum += t.weight(v)
+		}
 	}
 	ids := s.order[len(s.order)-max(n, len(s.weights)):]
 	reverse(ids)
-	return ids[:n]
+	ids = ids[:n]
+	for len(ids) > 1 && t.exponent(z[ids[len(ids)-1]]) < t.low {
+		ids = ids[:len(ids)-1]
+	}
+	return ids
 }
 
 func reverse(ids []int32) {

