@@ -75,6 +75,7 @@ stop_server() {
   kill -TERM "$server"
   wait "$server"
   started=()
+  unset TRCTL_URL # eval would measure the server that is gone
   if [ -s "$work/serve.err" ]; then
     echo "the server complained:"
     cat "$work/serve.err"
