@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/tokenrouter/tokenrouter/cuda/cudatest"
-	"github.com/tokenrouter/tokenrouter/cuda/driver"
 	"github.com/tokenrouter/tokenrouter/cuda/kernels"
 	"github.com/tokenrouter/tokenrouter/cuda/ref"
 )
@@ -91,8 +90,15 @@ func (c *attnCase) want() []float64 {
 	return out
 }
 
-// run computes the case with at most partials one-chunk items.
-func (c *attnCase) run(r *rig, partials int) []uint16 {
+// attnLaunch is a case on the device.
+type attnLaunch struct {
+	attn            kernels.AttnParams
+	combine         kernels.CombineParams
+	items, combines int
+}
+
+// prepare plans the case with at most partials one-chunk items and uploads it.
+func (c *attnCase) prepare(r *rig, partials int) *attnLaunch {
 	r.tb.Helper()
 	var plan kernels.AttnPlan
 	plan.Reset(c.d, partials)
@@ -102,18 +108,33 @@ func (c *attnCase) run(r *rig, partials int) []uint16 {
 		token += row.n
 	}
 	rows := max(plan.Partials(), 1) * c.d.KVHeads * kernels.TileRows
-	p := kernels.AttnParams{
-		Head:  r.head(kernels.StepHead{Tokens: int32(token), Items: int32(len(plan.Items)), Combines: int32(len(plan.Combines))}),
+	l := &attnLaunch{items: len(plan.Items), combines: len(plan.Combines)}
+	l.attn = kernels.AttnParams{
+		Head:  r.head(kernels.StepHead{Tokens: int32(token), Items: int32(l.items), Combines: int32(l.combines)}),
 		Items: cudatest.Put(r.tb, r.Device, plan.Items), Q: cudatest.Put(r.tb, r.Device, c.q),
 		Cache: cudatest.Put(r.tb, r.Device, c.cache), Table: cudatest.Put(r.tb, r.Device, c.table),
 		Out:   cudatest.Make[uint16](r.tb, r.Device, len(c.q)),
 		PartO: cudatest.Make[float32](r.tb, r.Device, rows*c.d.HeadDim), PartML: cudatest.Make[float32](r.tb, r.Device, rows*2),
 		MaxPages: int32(c.maxPages), Scale: kernels.AttnScale(c.d.HeadDim),
 	}
-	r.ok(r.set.Attn(r.Stream, &p, len(plan.Items)))
-	combine := kernels.CombineParams{Head: p.Head, Combines: cudatest.Put(r.tb, r.Device, plan.Combines), PartO: p.PartO, PartML: p.PartML, Out: p.Out}
-	r.ok(r.set.AttnCombine(r.Stream, &combine, len(plan.Combines)))
-	return cudatest.Get[uint16](r.tb, r.Device, driver.Ptr(p.Out), len(c.q))
+	l.combine = kernels.CombineParams{
+		Head: l.attn.Head, Combines: cudatest.Put(r.tb, r.Device, plan.Combines), PartO: l.attn.PartO, PartML: l.attn.PartML, Out: l.attn.Out,
+	}
+	return l
+}
+
+func (l *attnLaunch) launch(r *rig) {
+	r.tb.Helper()
+	r.ok(r.set.Attn(r.Stream, &l.attn, l.items))
+	r.ok(r.set.AttnCombine(r.Stream, &l.combine, l.combines))
+}
+
+// run computes the case.
+func (c *attnCase) run(r *rig, partials int) []uint16 {
+	r.tb.Helper()
+	l := c.prepare(r, partials)
+	l.launch(r)
+	return cudatest.Get[uint16](r.tb, r.Device, l.attn.Out, len(c.q))
 }
 
 func TestAttention(t *testing.T) {

@@ -1,0 +1,263 @@
+package cudaexec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/tokenrouter/tokenrouter/api/sampling"
+	"github.com/tokenrouter/tokenrouter/cuda/driver"
+	"github.com/tokenrouter/tokenrouter/cuda/driver/drivertest"
+	"github.com/tokenrouter/tokenrouter/cuda/nvrtc"
+	"github.com/tokenrouter/tokenrouter/worker/executor"
+	"github.com/tokenrouter/tokenrouter/worker/step"
+)
+
+// blanks builds kernels that the simulated driver accepts and does not run.
+type blanks struct{}
+
+func (blanks) Build(_ context.Context, programs []nvrtc.Program) ([]nvrtc.Binary, nvrtc.BuildStats, error) {
+	out := make([]nvrtc.Binary, len(programs))
+	for i := range out {
+		out[i].Cubin = []byte("blank")
+	}
+	return out, nvrtc.BuildStats{}, nil
+}
+
+// fakeDevice is a device whose calls succeed and whose kernels do nothing.
+func fakeDevice(t *testing.T) (*drivertest.Fake, *Device) {
+	t.Helper()
+	f := drivertest.New(t, drivertest.Options{Memory: 8 << 30})
+	d, err := NewDevice(f.MustContext(t, 0), blanks{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f, d
+}
+
+func fakeConfig() Config {
+	return Config{Vocab: 99, MaxSlots: 2, MaxTokens: 32, MaxContext: 128, Pages: 4, Partials: 8, Router: &RouterHead{Weight: make([]float32, 72)}}
+}
+
+// Every call that can fail while a model loads, failing.
+func TestNewReleasesEverything(t *testing.T) {
+	for _, c := range []struct {
+		function string
+		calls    int
+	}{
+		{"cuModuleLoadData", 15}, {"cuModuleGetFunction", 15}, {"cuStreamCreateWithPriority", 1}, {"cuEventCreate", 1}, {"cuMemAlloc_v2", 2},
+		{"cuMemHostAlloc", 2}, {"cuMemsetD32Async", 1}, {"cuMemcpyHtoD_v2", 2}, {"cuLaunchKernelEx", 20}, {"cuMemGetInfo_v2", 1},
+	} {
+		for nth := 1; nth <= c.calls; nth += 3 {
+			t.Run(fmt.Sprintf("%s %d", c.function, nth), func(t *testing.T) {
+				f, d := fakeDevice(t)
+				f.Fail(c.function, nth, driver.CodeInvalidValue)
+				if e, err := New(t.Context(), fakeConfig(), d, Dummy("odd", oddConfig(), 1)); err == nil {
+					t.Errorf("New did not fail: %v", e.Shutdown())
+				}
+				if open := f.Open(); open.DeviceAllocs+open.HostAllocs+open.Modules+open.Streams+open.Events != 0 {
+					t.Errorf("left open: %+v", open)
+				}
+			})
+		}
+	}
+}
+
+// oneRow is a step of one row for a fresh slot.
+func oneRow(t *testing.T, e *Executor) *step.Batch {
+	t.Helper()
+	var b step.Batch
+	newSequence(t, e, sampling.Params{}, 0).grow(&b, step.Row{Tokens: []int32{1, 2, 3}, Sample: 1, Logprobs: -1})
+	return &b
+}
+
+// dead checks that every call says ErrFailed, and that Shutdown releases everything.
+func dead(t *testing.T, f *drivertest.Fake, e *Executor, b *step.Batch) {
+	t.Helper()
+	if _, err := e.Launch(b); !errors.Is(err, executor.ErrFailed) {
+		t.Errorf("launch: error %v, want ErrFailed", err)
+	}
+	if _, err := e.Open(executor.SeqConfig{}); !errors.Is(err, executor.ErrFailed) {
+		t.Errorf("open: error %v, want ErrFailed", err)
+	}
+	if err := e.Truncate(b.Rows[0].Slot, 0); !errors.Is(err, executor.ErrFailed) {
+		t.Errorf("truncate: error %v, want ErrFailed", err)
+	}
+	var r step.Result
+	if err := e.Wait(t.Context(), 1, &r); !errors.Is(err, executor.ErrFailed) {
+		t.Errorf("wait: error %v, want ErrFailed", err)
+	}
+	f.Poison(0)
+	if err := e.Shutdown(); err != nil {
+		t.Errorf("shutdown: %v", err)
+	}
+	if open := f.Open(); open.DeviceAllocs+open.HostAllocs+open.Modules+open.Streams+open.Events != 0 {
+		t.Errorf("left open: %+v", open)
+	}
+}
+
+func TestLaunchFailureNamesTheOperation(t *testing.T) {
+	// Launches of a step of two layers, in order.
+	names := []string{"prep", "embed", "input norm of layer 0", "qkv product of layer 0", "qkvpost of layer 0", "attn of layer 0",
+		"o product of layer 0", "post-attention norm of layer 0", "gate and up product of layer 0", "silumul of layer 0",
+		"down product of layer 0", "input norm of layer 1"}
+	for i, name := range names {
+		t.Run(name, func(t *testing.T) {
+			f, d := fakeDevice(t)
+			e, err := New(t.Context(), fakeConfig(), d, Dummy("odd", oddConfig(), 1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := oneRow(t, e)
+			f.Fail("cuLaunchKernelEx", i+1, driver.CodeLaunchFailed)
+			_, err = e.Launch(b)
+			if !errors.Is(err, executor.ErrFailed) || !strings.Contains(err.Error(), name+":") || !driver.IsSticky(err) {
+				t.Errorf("error %v, want ErrFailed at %q", err, name)
+			}
+			dead(t, f, e, b)
+		})
+	}
+}
+
+func TestDeviceFaultDuringAStep(t *testing.T) {
+	f, d := fakeDevice(t)
+	e, err := New(t.Context(), fakeConfig(), d, Dummy("odd", oddConfig(), 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := oneRow(t, e)
+	ticket, err := e.Launch(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Poison(driver.CodeIllegalAddress)
+	var r step.Result
+	if err := e.Wait(t.Context(), ticket, &r); !errors.Is(err, executor.ErrFailed) || !driver.IsSticky(err) {
+		t.Errorf("error %v, want ErrFailed and a sticky code", err)
+	}
+	dead(t, f, e, b)
+}
+
+// A step that ends without its number is a failure, not a hang.
+func TestStepThatReportsNothing(t *testing.T) {
+	f, d := fakeDevice(t)
+	e, err := New(t.Context(), fakeConfig(), d, Dummy("odd", oddConfig(), 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := oneRow(t, e)
+	ticket, err := e.Launch(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r step.Result
+	if err := e.Wait(t.Context(), ticket, &r); !errors.Is(err, executor.ErrFailed) || !strings.Contains(err.Error(), "publish") {
+		t.Errorf("error %v, want ErrFailed that names publish", err)
+	}
+	dead(t, f, e, b)
+}
+
+func TestPoolShrinks(t *testing.T) {
+	f, d := fakeDevice(t)
+	c := fakeConfig()
+	c.Pages = 0
+	f.Fail("cuMemAlloc_v2", 2, driver.CodeOutOfMemory)
+	e, err := New(t.Context(), c, d, Dummy("odd", oddConfig(), 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := e.Plan(); e.Info().Pages != 3 || p.Pages != 3 {
+		t.Errorf("%d pages after one refusal, want 3 of 4", p.Pages)
+	}
+	if err := e.Shutdown(); err != nil {
+		t.Error(err)
+	}
+	f.Fail("cuMemAlloc_v2", 2, driver.CodeOutOfMemory)
+	if _, err := New(t.Context(), fakeConfig(), d, Dummy("odd", oddConfig(), 1)); !errors.Is(err, ErrMemory) {
+		t.Errorf("pages asked for by number: error %v, want ErrMemory", err)
+	}
+}
+
+// A step asks the driver for nothing but launches and one record.
+func TestStepOnlyLaunches(t *testing.T) {
+	f, d := fakeDevice(t)
+	e, err := New(t.Context(), fakeConfig(), d, Dummy("odd", oddConfig(), 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := len(f.Calls())
+	if _, err := e.Launch(oneRow(t, e)); err != nil {
+		t.Fatal(err)
+	}
+	for _, call := range f.Calls()[before:] {
+		if call != "cuLaunchKernelEx" && call != "cuEventRecord" {
+			t.Errorf("the step calls %s", call)
+		}
+	}
+	if err := e.Shutdown(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRouterHead checks the device's score against the hidden vector.
+func TestRouterHead(t *testing.T) {
+	d, dev := openTest(t)
+	if dev.Simulated && testing.Short() {
+		t.Skip("skip: no CUDA driver")
+	}
+	for _, sigmoid := range []bool{false, true} {
+		head := &RouterHead{Weight: make([]float32, 72), Bias: -0.5, Sigmoid: sigmoid}
+		for i := range head.Weight {
+			head.Weight[i] = float32(i%7)/20 - 0.1
+		}
+		e := build(t, d, Config{Vocab: 99, MaxSlots: 2, MaxContext: 64, MaxTokens: 32, Pages: 2, Partials: 4, Router: head}, Dummy("odd", oddConfig(), 2))
+		if e.Info().Features&step.FScore == 0 {
+			t.Fatal("scores are not offered")
+		}
+		s := newSequence(t, e, sampling.Params{}, 0)
+		var r step.Result
+		for _, o := range s.feed(step.Row{Tokens: []int32{5, 6, 7, 8}, Sample: 0b1011, Want: step.FScore | step.FHidden, Logprobs: -1}, &r) {
+			want := -0.5
+			for i, h := range o.Hidden {
+				want += float64(h) * float64(head.Weight[i])
+			}
+			if sigmoid {
+				want = 1 / (1 + math.Exp(-want))
+			}
+			if math.Abs(float64(o.Score)-want) > 1e-4 {
+				t.Errorf("position %d: score %v, want %v", o.Position, o.Score, want)
+			}
+		}
+	}
+}
+
+// TestManySamples passes the head in several blocks.
+func TestManySamples(t *testing.T) {
+	d, dev := openTest(t)
+	if dev.Simulated && testing.Short() {
+		t.Skip("skip: no CUDA driver")
+	}
+	e := build(t, d, Config{Vocab: 99, MaxSlots: 3, MaxContext: 64, MaxTokens: 192, Pages: 3, Partials: 4, Reproducible: true, Poison: true}, Dummy("odd", oddConfig(), 2))
+	var b step.Batch
+	var r step.Result
+	ids := make([]int32, 50)
+	for i := range ids {
+		ids[i] = int32(i * 5 % 99)
+	}
+	for i := range 3 {
+		newSequence(t, e, sampling.Params{Temperature: 1, Seed: 9}, i).grow(&b, step.Row{Tokens: ids, Sample: 1<<50 - 1, Want: step.FEntropy, Logprobs: 2})
+	}
+	runBatch(t, e, &b, &r)
+	if len(r.Out) != 150 {
+		t.Fatalf("%d outputs, want 150", len(r.Out))
+	}
+	for i, o := range r.Out {
+		first := r.Out[i%50]
+		if o.Token != first.Token || o.Entropy != first.Entropy || o.Logprob != first.Logprob || o.Top[1] != first.Top[1] || o.Row != int32(i/50) {
+			t.Fatalf("output %d is %+v, the same position of row 0 gave %+v", i, o, first)
+		}
+	}
+}
