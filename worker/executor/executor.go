@@ -44,6 +44,7 @@ type Info struct {
 
 // SeqConfig is what stays the same for a sequence while its slot is open.
 type SeqConfig struct {
+	// Sampling has slices that must not change while the slot is open.
 	Sampling sampling.Params
 	// Model is the key of this model's random draws (its index in the deployment).
 	Model uint8

@@ -19,13 +19,20 @@ import (
 var _ executor.Executor = (*Executor)(nil)
 
 // slot is one open sequence. Only the caller's goroutine touches it. The step in
-// flight has a copy of cfg and a reference to table, which nobody writes
-// meanwhile: Launch needs the step to be over, and Close gives the table away.
+// flight has references to seq, counts and table. Nobody writes these meanwhile
+// but the step itself: Launch needs the step to be over, and Close gives them away.
 type slot struct {
 	open   bool
 	length int32
-	cfg    executor.SeqConfig
-	table  []int32 // [pages of MaxContext], -1 where none
+	seq    *sequence
+	counts *sampler.Counts // kept for the slot's next life; nil until first needed
+	table  []int32         // [pages of MaxContext], -1 where none
+}
+
+// sequence is what draws need. Counts is nil unless the parameters penalize.
+type sequence struct {
+	sampler.Sequence
+	params sampling.Params
 }
 
 // flight is the step that was launched and not yet waited for.
@@ -54,8 +61,10 @@ type Executor struct {
 	hidden  []float32 // [headBlock, C]
 	logits  []float32 // [headBlock, V]
 	result  step.Result
-	// picks are the sampled positions of the step in flight.
-	picks []pick
+	// picks are the sampled and given positions of the step in flight, counted the
+	// rows whose ids are counted.
+	picks   []pick
+	counted []counted
 
 	team   *team
 	loop   *pool.Pool
@@ -74,12 +83,24 @@ type Executor struct {
 	openSlots           atomic.Int64
 }
 
-// pick is one position to sample.
+// pick is one position that gives an output.
 type pick struct {
 	row      int32
 	token    int32 // index among the step's tokens
-	position int32 // of the sampled token
-	seq      executor.SeqConfig
+	position int32 // of the token that follows
+	given    int32 // the id that follows, -1 to sample one
+	seq      *sequence
+}
+
+// counted is a row whose ids are counted for penalties.
+type counted struct {
+	row    *step.Row
+	counts *sampler.Counts
+}
+
+// push counts the row's ids up to a position.
+func (c counted) push(position int32) {
+	c.counts.Push(c.row.Tokens[c.counts.Len()-int(c.row.Start) : position-c.row.Start]...)
 }
 
 // headBlock is the number of sampled positions that pass through the output head
@@ -111,7 +132,7 @@ func New(cfg Config, k *model.Checkpoint) (*Executor, error) {
 			Model: cfg.Name, Device: "cpu", Vocab: cfg.Vocab, Hidden: mc.Hidden, Layers: mc.Layers,
 			PageSize: cfg.PageSize, Pages: cfg.Pages, MaxSlots: cfg.MaxSlots, MaxTokens: cfg.MaxTokens,
 			MaxRows: cfg.MaxRows, MaxContext: cfg.MaxContext, Depth: 1,
-			Features: step.FEntropy | step.FTopK | step.FHidden | step.FLogits,
+			Features: step.FEntropy | step.FTopK | step.FHidden | step.FLogits | step.FAdjust | step.FGiven | step.FAdopt,
 		},
 		slots:  make([]slot, cfg.MaxSlots),
 		seen:   make([]uint64, cfg.MaxSlots),
@@ -156,13 +177,13 @@ func (e *Executor) usable() error {
 	return e.failed
 }
 
-// Open implements executor.Executor. A TopP of 0 is taken as 1.
+// Open implements executor.Executor.
 func (e *Executor) Open(c executor.SeqConfig) (step.Slot, error) {
 	if err := e.usable(); err != nil {
 		return -1, err
 	}
-	if err := checkSampling(&c.Sampling); err != nil {
-		return -1, err
+	if err := c.Check(&e.info); err != nil {
+		return -1, fmt.Errorf("cpuexec: open: %w", err)
 	}
 	n := len(e.free)
 	if n == 0 {
@@ -177,22 +198,19 @@ func (e *Executor) Open(c executor.SeqConfig) (step.Slot, error) {
 	for i := range sl.table {
 		sl.table[i] = -1
 	}
-	sl.open, sl.length, sl.cfg = true, 0, c
+	q := &sequence{params: c.Sampling}
+	promptLen := min(c.PromptLen, e.cfg.MaxContext) // no position is beyond
+	q.Sequence = sampler.Sequence{Params: &q.params, Model: c.Model, PromptLen: int32(promptLen)}
+	if q.params.Penalizes() {
+		if sl.counts == nil {
+			sl.counts = sampler.NewCounts(e.cfg.Vocab, 0)
+		}
+		sl.counts.Reset(promptLen)
+		q.Counts = sl.counts
+	}
+	sl.open, sl.length, sl.seq = true, 0, q
 	e.openSlots.Add(1)
 	return s, nil
-}
-
-func checkSampling(p *sampling.Params) error {
-	if !(p.Temperature >= 0 && p.Temperature <= 1e6) {
-		return fmt.Errorf("cpuexec: open: temperature: expected 0 to 1e6, found %v", p.Temperature)
-	}
-	if !(p.TopP >= 0 && p.TopP <= 1) {
-		return fmt.Errorf("cpuexec: open: top-p: expected 0 to 1, found %v", p.TopP)
-	}
-	if p.TopK < 0 {
-		return fmt.Errorf("cpuexec: open: top-k: expected at least 0, found %d", p.TopK)
-	}
-	return nil
 }
 
 // slot returns an open slot or nil.
@@ -228,7 +246,7 @@ func (e *Executor) Close(s step.Slot) {
 	sl.open = false
 	e.openSlots.Add(-1)
 	if e.flight != nil {
-		sl.table = nil // the step in flight may read it
+		sl.table, sl.counts = nil, nil // the step in flight may use them
 	}
 	e.free = append(e.free, s)
 }

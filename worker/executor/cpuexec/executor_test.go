@@ -47,7 +47,7 @@ func TestConfigDefaultsAndBounds(t *testing.T) {
 
 func TestOpenRefusesBadSampling(t *testing.T) {
 	e := newOdd(t, Config{MaxSlots: 2})
-	for _, p := range []sampling.Params{{Temperature: -1}, {Temperature: 1e9}, {TopP: -0.1}, {TopP: 1.1}, {TopK: -1}} {
+	for _, p := range []sampling.Params{{Temperature: -1}, {Temperature: 1e9}, {TopP: -0.1}, {TopP: 1.1}, {TopK: -1}, {LogitBias: []sampling.Bias{{ID: oddVocab}}}} {
 		if _, err := e.Open(executor.SeqConfig{Sampling: p}); err == nil {
 			t.Errorf("%+v: no error", p)
 		}
@@ -82,26 +82,28 @@ func TestWorkersLeaveNoTrace(t *testing.T) {
 // TestCloseDuringStep closes and reopens slots while a step reads their tables.
 func TestCloseDuringStep(t *testing.T) {
 	e := newOdd(t, Config{MaxSlots: 1, PageSize: 4, Pages: 8})
+	// The counts of the ids are given away with the slot, too.
+	penalized := sampling.Params{RepetitionPenalty: 2}
 	row := func(s step.Slot) *step.Batch {
 		return &step.Batch{Patches: patches(s, 0, 3), Rows: []step.Row{{Slot: s, Tokens: []int32{1, 2, 3, 4, 5, 6, 7, 8, 9}, Sample: 1, Want: step.FLogits, Logprobs: -1}}}
 	}
-	a := open(t, e, sampling.Params{})
+	a := open(t, e, penalized)
 	var want, got step.Result
 	run(t, e, row(a), &want)
 	e.Close(a)
 	for range 20 {
-		b := open(t, e, sampling.Params{})
+		b := open(t, e, penalized)
 		ticket, err := e.Launch(row(b))
 		if err != nil {
 			t.Fatal(err)
 		}
 		e.Close(b)
-		c := open(t, e, sampling.Params{}) // the only slot, while the step may still run
+		c := open(t, e, penalized) // the only slot, while the step may still run
 		e.Close(c)
 		if err := e.Wait(context.Background(), ticket, &got); err != nil {
 			t.Fatal(err)
 		}
-		if !slices.Equal(got.Out[0].Logits, want.Out[0].Logits) {
+		if !slices.Equal(got.Out[0].Logits, want.Out[0].Logits) || got.Out[0].Token != want.Out[0].Token {
 			t.Fatal("the step in flight saw the slot's new life")
 		}
 	}
@@ -134,17 +136,33 @@ func TestPanicFailsTheModel(t *testing.T) {
 
 // TestStepAllocatesLittle holds the hot path to a handful of small allocations.
 func TestStepAllocatesLittle(t *testing.T) {
-	e := newOdd(t, Config{MaxSlots: 1})
-	s := open(t, e, sampling.Params{Temperature: 1, TopK: 5, TopP: 0.9})
-	b := &step.Batch{Patches: patches(s, 0, 1), Rows: []step.Row{{Slot: s, Tokens: []int32{1}, Sample: 1, Want: step.FEntropy | step.FHidden, Logprobs: 2}}}
-	var r step.Result
-	got := testing.AllocsPerRun(50, func() {
-		run(t, e, b, &r)
-		if err := e.Truncate(s, 0); err != nil {
-			t.Fatal(err)
-		}
-	})
-	if got > 2 {
-		t.Errorf("%v allocations a step", got)
+	tests := []struct {
+		name string
+		p    sampling.Params
+		row  step.Row
+	}{
+		{"plain", sampling.Params{Temperature: 1, TopK: 5, TopP: 0.9},
+			step.Row{Tokens: []int32{1}, Sample: 1, Want: step.FEntropy | step.FHidden, Logprobs: 2}},
+		{"adjusted", sampling.Params{Temperature: 1, MinP: 0.1, RepetitionPenalty: 1.1, FrequencyPenalty: 1, LogitBias: []sampling.Bias{{ID: 1, Value: 1}}},
+			step.Row{Tokens: []int32{1, 2, 1, 3}, Sample: 0b1101, Logprobs: 2}},
+		{"given", sampling.Params{},
+			step.Row{Tokens: []int32{1, 2, 1, 3}, Given: []int32{2, 1, 3}, Sample: 1, Logprobs: 5}},
+	}
+	for _, tc := range tests {
+		t.Run(tc.name, func(t *testing.T) {
+			e := newOdd(t, Config{MaxSlots: 1})
+			tc.row.Slot = open(t, e, tc.p)
+			b := &step.Batch{Patches: patches(tc.row.Slot, 0, 1), Rows: []step.Row{tc.row}}
+			var r step.Result
+			got := testing.AllocsPerRun(50, func() {
+				run(t, e, b, &r)
+				if err := e.Truncate(tc.row.Slot, 0); err != nil {
+					t.Fatal(err)
+				}
+			})
+			if got > 2 {
+				t.Errorf("%v allocations a step", got)
+			}
+		})
 	}
 }

@@ -32,18 +32,11 @@ func (e *Executor) Launch(b *step.Batch) (executor.Ticket, error) {
 		}
 		return 0, fmt.Errorf("%w: step %d: %w", executor.ErrBadBatch, b.Step, err)
 	}
-	e.picks = e.picks[:0]
+	e.picks, e.counted = e.picks[:0], e.counted[:0]
 	at := int32(0)
 	for i := range b.Rows {
-		r := &b.Rows[i]
-		n := int32(len(r.Tokens))
-		e.slots[r.Slot].length = r.Start + n
-		for mask := r.Sample; mask != 0; {
-			bit := int32(bits.Len64(mask)) - 1 // the highest bit is the earliest position
-			mask &^= 1 << bit
-			e.picks = append(e.picks, pick{row: int32(i), token: at + n - 1 - bit, position: r.Start + n - bit, seq: e.slots[r.Slot].cfg})
-		}
-		at += n
+		e.plan(int32(i), &b.Rows[i], at)
+		at += int32(len(b.Rows[i].Tokens))
 	}
 	e.fwd.gather(b, e.table)
 	e.ticket++
@@ -54,6 +47,27 @@ func (e *Executor) Launch(b *step.Batch) (executor.Ticket, error) {
 	e.rows.Add(uint64(len(b.Rows)))
 	e.launch <- struct{}{}
 	return e.ticket, nil
+}
+
+// plan notes the outputs that row i wants and moves its slot on. at is the index of
+// its first token in the step.
+func (e *Executor) plan(i int32, r *step.Row, at int32) {
+	sl := &e.slots[r.Slot]
+	if c := sl.seq.Counts; c != nil {
+		c.Truncate(int(sl.length))
+		c.Push(r.Prefix...)
+		e.counted = append(e.counted, counted{r, c})
+	}
+	n := int32(len(r.Tokens))
+	sl.length = r.Start + n
+	for j, id := range r.Given {
+		e.picks = append(e.picks, pick{row: i, token: at + int32(j), position: r.Start + int32(j) + 1, given: id, seq: sl.seq})
+	}
+	for mask := r.Sample; mask != 0; {
+		bit := int32(bits.Len64(mask)) - 1 // the highest bit is the earliest position
+		mask &^= 1 << bit
+		e.picks = append(e.picks, pick{row: i, token: at + n - 1 - bit, position: r.Start + n - bit, given: -1, seq: sl.seq})
+	}
 }
 
 // admit applies the patches and checks the whole batch.
@@ -104,8 +118,8 @@ func (e *Executor) admitRow(r *step.Row) error {
 	if n == 0 || n > e.cfg.MaxTokens {
 		return fmt.Errorf("tokens: expected 1 to %d, found %d", e.cfg.MaxTokens, n)
 	}
-	if r.Start != sl.length {
-		return fmt.Errorf("start: expected %d, found %d", sl.length, r.Start)
+	if err := e.admitStart(r, sl); err != nil {
+		return err
 	}
 	end := int(r.Start) + n
 	if end > e.cfg.MaxContext {
@@ -114,17 +128,45 @@ func (e *Executor) admitRow(r *step.Row) error {
 	if n < 64 && r.Sample>>n != 0 {
 		return fmt.Errorf("sample: expected bits below %d, found %b", n, r.Sample)
 	}
-	for _, id := range r.Tokens {
-		if id < 0 || int(id) >= e.cfg.Vocab {
-			return fmt.Errorf("token: expected 0 to %d, found %d", e.cfg.Vocab-1, id)
-		}
+	if err := e.admitIDs("token", r.Tokens); err != nil {
+		return err
 	}
 	for i, page := range sl.table[:pagesFor(end, e.cfg.PageSize)] {
 		if page < 0 {
 			return fmt.Errorf("page %d of the table is missing", i)
 		}
 	}
-	if extra := r.Want &^ e.info.Features; extra != 0 {
+	return e.admitOutputs(r)
+}
+
+// admitStart checks where the row begins: behind the valid positions or, while
+// there are none, behind adopted pages. That these hold the right ids is up to the
+// caller.
+func (e *Executor) admitStart(r *step.Row, sl *slot) error {
+	adopts := sl.length == 0 && r.Start > 0 && int(r.Start)%e.cfg.PageSize == 0
+	switch {
+	case r.Start != sl.length && !adopts:
+		return fmt.Errorf("start: expected %d, found %d", sl.length, r.Start)
+	case len(r.Prefix) > 0 && !adopts:
+		return fmt.Errorf("prefix: expected none, found %d ids", len(r.Prefix))
+	case len(r.Prefix) > 0 && len(r.Prefix) != int(r.Start), adopts && len(r.Prefix) == 0 && sl.seq.Counts != nil:
+		return fmt.Errorf("prefix: expected %d ids, found %d", r.Start, len(r.Prefix))
+	}
+	return e.admitIDs("prefix", r.Prefix)
+}
+
+func (e *Executor) admitIDs(what string, ids []int32) error {
+	for _, id := range ids {
+		if id < 0 || int(id) >= e.cfg.Vocab {
+			return fmt.Errorf("%s: expected 0 to %d, found %d", what, e.cfg.Vocab-1, id)
+		}
+	}
+	return nil
+}
+
+// admitOutputs checks what the row wants.
+func (e *Executor) admitOutputs(r *step.Row) error {
+	if extra := r.Want &^ (e.info.Features & step.Outputs); extra != 0 {
 		return fmt.Errorf("features: %b is not offered", extra)
 	}
 	if r.Want&step.FTopK != 0 && (r.TopK < 0 || int(r.TopK) > e.cfg.Vocab) {
@@ -133,7 +175,19 @@ func (e *Executor) admitRow(r *step.Row) error {
 	if r.Logprobs < -1 || r.Logprobs > sampling.MaxLogprobs {
 		return fmt.Errorf("log-probabilities: expected -1 to %d, found %d", sampling.MaxLogprobs, r.Logprobs)
 	}
-	return nil
+	if len(r.Given) == 0 {
+		return nil
+	}
+	left := len(r.Tokens) - len(r.Given) // positions that may be sampled
+	switch {
+	case left < 0:
+		return fmt.Errorf("given: expected at most %d ids, found %d", len(r.Tokens), len(r.Given))
+	case left < 64 && r.Sample>>left != 0:
+		return fmt.Errorf("sample: expected bits below %d beside given ids, found %b", left, r.Sample)
+	case r.Logprobs < 0:
+		return fmt.Errorf("given: log-probabilities are not wanted")
+	}
+	return e.admitIDs("given", r.Given)
 }
 
 // compute runs the step in flight on the step loop.
@@ -143,6 +197,9 @@ func (e *Executor) compute() {
 	for at := 0; at < len(e.picks); at += headBlock {
 		n := min(headBlock, len(e.picks)-at)
 		e.sample(e.picks[at:at+n], e.result.Out[at:at+n])
+	}
+	for _, c := range e.counted {
+		c.push(c.row.Start + int32(len(c.row.Tokens)))
 	}
 }
 
@@ -157,10 +214,17 @@ func (e *Executor) sample(picks []pick, out []step.Out) {
 		p, o := &picks[i], &out[i]
 		row := &e.flying.batch.Rows[p.row]
 		o.Row, o.Position, o.Hidden = p.row, p.position, o.Hidden[:0]
+		if p.given >= 0 {
+			e.sampler.Score(e.logits[i*v:(i+1)*v], p.given, int(row.Logprobs), o)
+			continue
+		}
+		if p.seq.Counts != nil {
+			counted{row, p.seq.Counts}.push(p.position)
+		}
 		if row.Want&step.FHidden != 0 {
 			o.Hidden = append(o.Hidden, e.hidden[i*c:(i+1)*c]...)
 		}
-		e.sampler.Sample(e.logits[i*v:(i+1)*v], &p.seq.Sampling, p.seq.Model, row, o)
+		e.sampler.Next(e.logits[i*v:(i+1)*v], &p.seq.Sequence, row, o)
 	}
 }
 

@@ -98,19 +98,18 @@ func (s *suite) recipe(t *testing.T) {
 		a := d.openAs(tc.p, 5)
 		for n := range 3 {
 			for _, out := range d.feed(part{a, d.ids(8, n), 255}) {
-				s.checkDraw(t, tc.name, &tc.p, 5, out)
+				s.checkDraw(t, tc.name, &tc.p, 5, out, out.Logits)
 			}
 		}
 		d.e.Close(a.slot)
 	}
 }
 
-// checkDraw recomputes one draw. An executor with a tolerance may pick another
-// candidate whose score is within rounding of the best, and may cut the
-// candidates one rank off.
-func (s *suite) checkDraw(t *testing.T, name string, p *sampling.Params, model uint8, out step.Out) {
+// checkDraw recomputes one draw from adjusted logits z. An executor with a
+// tolerance may pick another candidate whose score is within rounding of the best,
+// and may cut the candidates one rank off.
+func (s *suite) checkDraw(t *testing.T, name string, p *sampling.Params, model uint8, out step.Out, z []float32) {
 	t.Helper()
-	z := out.Logits
 	if p.Greedy() {
 		want := ranked(z)[0]
 		if out.Token != want && !(s.tolerance > 0 && z[out.Token] == z[want]) {
@@ -151,8 +150,19 @@ func ranked(z []float32) []int32 {
 	return ids
 }
 
-// kept is the candidate set of top-k and top-p.
+// kept is the candidate set of top-k, top-p and min-p.
 func kept(z []float32, p *sampling.Params) []int32 {
+	ids := nucleus(z, p)
+	if p.MinP > 0 {
+		low := math.Log(float64(p.MinP))
+		best := float64(z[ids[0]])
+		ids = slices.DeleteFunc(ids, func(id int32) bool { return (float64(z[id])-best)/float64(p.Temperature) < low })
+	}
+	return ids
+}
+
+// nucleus is the candidate set of top-k and top-p.
+func nucleus(z []float32, p *sampling.Params) []int32 {
 	ids := ranked(z)
 	if p.TopK > 0 && int(p.TopK) < len(ids) {
 		ids = ids[:p.TopK]

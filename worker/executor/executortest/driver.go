@@ -54,11 +54,24 @@ func (d *driver) open(p sampling.Params) *seq {
 
 func (d *driver) openAs(p sampling.Params, model uint8) *seq {
 	d.t.Helper()
-	slot, err := d.e.Open(executor.SeqConfig{Sampling: p, Model: model})
+	return d.openWith(executor.SeqConfig{Sampling: p, Model: model})
+}
+
+func (d *driver) openWith(c executor.SeqConfig) *seq {
+	d.t.Helper()
+	slot, err := d.e.Open(c)
 	if err != nil {
 		d.t.Fatalf("open: %v", err)
 	}
 	return &seq{slot: slot}
+}
+
+// needs skips the test unless the executor offers all of some features.
+func (d *driver) needs(f step.Feature, what string) {
+	d.t.Helper()
+	if d.e.Info().Features&f != f {
+		d.t.Skip("the executor does not offer " + what)
+	}
 }
 
 // patches takes the pages that a sequence needs to grow to length.
@@ -91,7 +104,7 @@ func (d *driver) batch(parts ...part) *step.Batch {
 		b.Patches = append(b.Patches, d.patches(p.seq, p.seq.length+len(p.tokens))...)
 		b.Rows = append(b.Rows, step.Row{
 			Slot: p.seq.slot, Start: int32(p.seq.length), Tokens: p.tokens, Sample: p.sample,
-			Want: d.e.Info().Features &^ step.FScore, TopK: 5, Logprobs: 3,
+			Want: d.e.Info().Features & step.Outputs &^ step.FScore, TopK: 5, Logprobs: 3,
 		})
 	}
 	return b
