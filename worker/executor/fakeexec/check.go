@@ -117,17 +117,22 @@ func (e *Executor) checkRow(r *step.Row, patched map[tableIndex]int32, adopted m
 		return fmt.Errorf("ends at %d, context %d", end, in.MaxContext)
 	case len(r.Tokens) < 64 && r.Sample>>len(r.Tokens) != 0:
 		return fmt.Errorf("sample mask %#x over %d tokens", r.Sample, len(r.Tokens))
-	case r.Want&^in.Features != 0:
+	case r.Want&^(in.Features&step.Outputs) != 0:
 		return fmt.Errorf("features %#x, offered %#x", r.Want, in.Features)
 	case r.TopK < 0 || int(r.TopK) > in.Vocab || r.Want&step.FTopK != 0 && r.TopK == 0:
 		return fmt.Errorf("top %d of %d", r.TopK, in.Vocab)
 	case r.Logprobs < -1 || r.Logprobs > sampling.MaxLogprobs:
 		return fmt.Errorf("%d log-probabilities", r.Logprobs)
 	}
-	for _, id := range r.Tokens {
-		if id < 0 || int(id) >= in.Vocab {
-			return fmt.Errorf("id %d, vocabulary %d", id, in.Vocab)
+	for _, ids := range [][]int32{r.Tokens, r.Given, r.Prefix} {
+		for _, id := range ids {
+			if id < 0 || int(id) >= in.Vocab {
+				return fmt.Errorf("id %d, vocabulary %d", id, in.Vocab)
+			}
 		}
+	}
+	if err := e.checkGiven(r); err != nil {
+		return err
 	}
 	pages := make([]int32, 0, (end-1)/in.PageSize+1)
 	for i := 0; i*in.PageSize < end; i++ {
@@ -146,5 +151,26 @@ func (e *Executor) checkRow(r *step.Row, patched map[tableIndex]int32, adopted m
 	if err := e.memory.checkContext(q); err != nil {
 		return err
 	}
-	return e.memory.checkAdopted(pages[:adopted[r.Slot]/in.PageSize], e.waited)
+	if n := len(r.Prefix); n != 0 && n != adopted[r.Slot] || n == 0 && adopted[r.Slot] > 0 && q.cfg.Sampling.Penalizes() {
+		return fmt.Errorf("prefix of %d ids, %d adopted", n, adopted[r.Slot])
+	}
+	return e.memory.checkAdopted(pages[:adopted[r.Slot]/in.PageSize], r.Prefix, e.waited)
+}
+
+func (e *Executor) checkGiven(r *step.Row) error {
+	if len(r.Given) == 0 {
+		return nil
+	}
+	left := len(r.Tokens) - len(r.Given) // positions that may be sampled
+	switch {
+	case e.cfg.Info.Features&step.FGiven == 0:
+		return fmt.Errorf("given ids are not offered")
+	case left < 0:
+		return fmt.Errorf("%d given ids for %d tokens", len(r.Given), len(r.Tokens))
+	case left < 64 && r.Sample>>left != 0:
+		return fmt.Errorf("sample mask %#x beside %d given ids", r.Sample, len(r.Given))
+	case r.Logprobs < 0:
+		return fmt.Errorf("given ids without log-probabilities")
+	}
+	return nil
 }

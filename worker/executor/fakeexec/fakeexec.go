@@ -18,8 +18,10 @@ var ErrBadConfig = errors.New("fakeexec: bad config")
 // maxCells bounds the modelled token slots (16 bytes each).
 const maxCells = 1 << 26
 
-// AllFeatures is every feature of package step; the fake offers all of them.
-const AllFeatures = step.FEntropy | step.FTopK | step.FHidden | step.FLogits | step.FScore
+// AllFeatures is every feature of package step; the fake offers all of them. With
+// FAdjust it accepts penalties and the like, but what they do is up to the script.
+// Pages can be adopted even if Info lacks FAdopt.
+const AllFeatures = step.Outputs | step.FAdjust | step.FGiven | step.FAdopt
 
 // Config says what the fake executor pretends to be.
 type Config struct {
@@ -161,6 +163,9 @@ func (e *Executor) Open(cfg executor.SeqConfig) (step.Slot, error) {
 	if err := e.usable(); err != nil {
 		return 0, err
 	}
+	if err := cfg.Check(&e.cfg.Info); err != nil {
+		return 0, fmt.Errorf("fakeexec: open: %w", err)
+	}
 	if len(e.free) == 0 {
 		return 0, executor.ErrNoSlot
 	}
@@ -265,6 +270,10 @@ func (e *Executor) run(out []step.Out, i int32, r *step.Row) []step.Out {
 		e.memory.write(q, id, e.ticket)
 	}
 	e.memory.use(q, len(q.ids), e.ticket)
+	for k, id := range r.Given {
+		n := int(r.Start) + k + 1
+		out = append(out, e.given(i, r, n, id, e.cfg.Script(q.cfg, q.ids[:n:n])))
+	}
 	for bit := min(len(r.Tokens), 64) - 1; bit >= 0; bit-- {
 		if r.Sample>>bit&1 == 0 {
 			continue

@@ -106,6 +106,12 @@ func TestRefusesBadBatches(t *testing.T) {
 		{"log-probabilities", func(b *step.Batch) { b.Rows[0].Logprobs = sampling.MaxLogprobs + 1 }},
 		{"vocabulary", func(b *step.Batch) { b.Rows[0].Tokens[3] = 1000 }},
 		{"vocabulary", func(b *step.Batch) { b.Rows[0].Tokens[3] = -1 }},
+		{"vocabulary", func(b *step.Batch) { b.Rows[0].Given, b.Rows[0].Logprobs = []int32{1000}, 0 }},
+		{"5 given ids for 4 tokens", func(b *step.Batch) { b.Rows[0].Given = make([]int32, 5) }},
+		{"beside 4 given ids", func(b *step.Batch) { b.Rows[0].Given, b.Rows[0].Logprobs = make([]int32, 4), 0 }},
+		{"without log-probabilities", func(b *step.Batch) { b.Rows[0].Given = make([]int32, 2) }},
+		{"features", func(b *step.Batch) { b.Rows[0].Want = step.FAdopt }},
+		{"prefix of 5 ids, 0 adopted", func(b *step.Batch) { b.Rows[0].Prefix = make([]int32, 5) }},
 		{"entry 2 is not patched", func(b *step.Batch) { b.Patches = b.Patches[1:] }},
 		{"in use", func(b *step.Batch) { b.Patches[1].Page = 1 }},
 		{"page 2 patched twice", func(b *step.Batch) { b.Patches[1].Page = 2 }},
@@ -166,6 +172,8 @@ func TestAdopt(t *testing.T) {
 		{"page 2 is in use", func(b *step.Batch) { b.Patches = patches(1, 0, 1, 2) }},
 		{"page 1 is in use", func(b *step.Batch) { b.Rows[0].Start, b.Rows[0].Tokens = 4, []int32{5} }},
 		{"not patched", func(b *step.Batch) { b.Patches = b.Patches[1:] }},
+		{"page 0 holds id 2 at position 1, the prefix has 9", func(b *step.Batch) { b.Rows[0].Prefix = []int32{1, 9, 3, 4, 5, 6, 7, 8} }},
+		{"prefix of 4 ids, 8 adopted", func(b *step.Batch) { b.Rows[0].Prefix = prompt[:4] }},
 		{"page 3 is written by this step", func(b *step.Batch) { b.Patches[1].Page = 3 }},
 	} {
 		t.Run(c.want, func(t *testing.T) {
@@ -194,6 +202,70 @@ func TestAdopt(t *testing.T) {
 			e.Close(0)
 			run(t, e, cut)
 		})
+	}
+}
+
+// A sequence that penalizes ids cannot adopt pages without being told them.
+func TestPrefixOfPenalized(t *testing.T) {
+	e := newExecutor(t, small())
+	a := open(t, e, 1)
+	b, err := e.Open(executor.SeqConfig{Sampling: sampling.Params{PresencePenalty: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, e, &step.Batch{Step: 1, Rows: []step.Row{{Slot: a, Tokens: []int32{1, 2, 3, 4}}}, Patches: []step.PagePatch{{Slot: a, Page: 5}}})
+	second := &step.Batch{
+		Step: 2, Rows: []step.Row{{Slot: b, Start: 4, Tokens: []int32{1}}},
+		Patches: []step.PagePatch{{Slot: b, Page: 5}, {Slot: b, Index: 1, Page: 6}},
+	}
+	if _, err := e.Launch(second); !errors.Is(err, executor.ErrBadBatch) || !strings.Contains(err.Error(), "prefix of 0 ids") {
+		t.Fatalf("error %v", err)
+	}
+	second.Rows[0].Prefix = []int32{1, 2, 3, 4}
+	run(t, e, second)
+}
+
+// Given ids have the log-probabilities that sampling the same positions reports.
+func TestGiven(t *testing.T) {
+	cfg := small()
+	cfg.Info.Vocab = 7
+	e := newExecutor(t, cfg)
+	a := open(t, e, 3)
+	ids := []int32{1, 2, 3, 4, 5, 6}
+	plain := run(t, e, &step.Batch{Step: 1, Patches: []step.PagePatch{{Slot: a}, {Slot: a, Index: 1, Page: 1}}, Rows: []step.Row{
+		{Slot: a, Tokens: ids, Sample: 1<<6 - 1, Want: step.FLogits, Logprobs: 2}}})
+	if err := e.Truncate(a, 0); err != nil {
+		t.Fatal(err)
+	}
+	r := run(t, e, &step.Batch{Step: 2, Patches: []step.PagePatch{{Slot: a}, {Slot: a, Index: 1, Page: 1}}, Rows: []step.Row{
+		{Slot: a, Tokens: ids, Given: ids[1:], Sample: 1, Logprobs: 2}}})
+	if len(r.Out) != 6 || r.Out[5].Given || r.Out[5].Token != plain.Out[5].Token {
+		t.Fatalf("result %+v", r.Out)
+	}
+	for i, o := range r.Out[:5] {
+		want := plain.Out[i]
+		logprob := want.Logprob - want.Logits[want.Token] + want.Logits[ids[i+1]]
+		if !o.Given || o.Token != ids[i+1] || o.Position != want.Position || math.Abs(float64(o.Logprob-logprob)) > 1e-5 || !reflect.DeepEqual(o.Top, want.Top) {
+			t.Errorf("given %+v, want log-probability %v and %v", o, logprob, want.Top)
+		}
+	}
+}
+
+// What Info does not offer is refused, and so are parameters out of range.
+func TestOpenChecks(t *testing.T) {
+	cfg := small()
+	cfg.Info.Features = step.Outputs
+	e := newExecutor(t, cfg)
+	if _, err := e.Open(executor.SeqConfig{Sampling: sampling.Params{MinP: 0.5}}); !errors.Is(err, executor.ErrUnsupported) {
+		t.Errorf("error %v", err)
+	}
+	if _, err := e.Open(executor.SeqConfig{Sampling: sampling.Params{TopK: -1}}); err == nil {
+		t.Error("no error")
+	}
+	a := open(t, e, 1)
+	b := &step.Batch{Step: 1, Patches: []step.PagePatch{{Slot: a}}, Rows: []step.Row{{Slot: a, Tokens: []int32{1, 2}, Given: []int32{2}}}}
+	if _, err := e.Launch(b); !errors.Is(err, executor.ErrBadBatch) || !strings.Contains(err.Error(), "not offered") {
+		t.Errorf("error %v", err)
 	}
 }
 
@@ -439,7 +511,7 @@ func TestFeatures(t *testing.T) {
 	a := open(t, e, 3)
 	row := step.Row{
 		Slot: a, Tokens: []int32{1, 2, 3}, Sample: 0b101,
-		Want: AllFeatures, TopK: 5, Logprobs: 2,
+		Want: step.Outputs, TopK: 5, Logprobs: 2,
 	}
 	r := run(t, e, &step.Batch{Step: 1, Rows: []step.Row{row}, Patches: []step.PagePatch{{Slot: a}}})
 	if len(r.Out) != 2 || r.Out[0].Position != 1 || r.Out[1].Position != 3 {

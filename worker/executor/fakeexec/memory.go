@@ -104,8 +104,9 @@ func (m *memory) checkContext(q *sequence) error {
 }
 
 // checkAdopted verifies that pages hold a context from position 0 on, written by
-// steps that have been waited for.
-func (m *memory) checkAdopted(pages []int32, waited executor.Ticket) error {
+// steps that have been waited for. Its ids must be those of prefix, unless that
+// is empty.
+func (m *memory) checkAdopted(pages, prefixIDs []int32, waited executor.Ticket) error {
 	prefix := uint64(0)
 	for i, number := range pages {
 		if m.pages[number].lastWrite > waited {
@@ -116,6 +117,9 @@ func (m *memory) checkAdopted(pages []int32, waited executor.Ticket) error {
 			prefix = chain(prefix, got.id)
 			if got.prefix != prefix || got.position != position {
 				return fmt.Errorf("page %d does not hold position %d of the context before it", number, position)
+			}
+			if len(prefixIDs) > 0 && prefixIDs[position] != got.id {
+				return fmt.Errorf("page %d holds id %d at position %d, the prefix has %d", number, got.id, position, prefixIDs[position])
 			}
 		}
 	}

@@ -72,6 +72,28 @@ func logSumExp(vocab int) float64 {
 	return topLogit + math.Log(sum)
 }
 
+// given fills the result of an id that the caller chose; s is what the script
+// would have sampled.
+func (e *Executor) given(row int32, r *step.Row, position int, id int32, s Sampled) step.Out {
+	vocab := e.cfg.Info.Vocab
+	rank := ((int(id)-int(s.Token))%vocab + vocab) % vocab
+	o := step.Out{
+		Row: row, Position: int32(position), Token: id, Given: true, Flags: s.Flags, Logprob: logit(rank) - e.lse,
+	}
+	o.Top = e.tops(s.Token, int(r.Logprobs))
+	return o
+}
+
+// tops returns the n largest fake logits around a sampled token.
+func (e *Executor) tops(token int32, n int) (top []step.TopEntry) {
+	vocab := e.cfg.Info.Vocab
+	for i := range min(n, vocab) {
+		z := logit(i)
+		top = append(top, step.TopEntry{ID: int32((int(token) + i) % vocab), Logit: z, Logprob: z - e.lse})
+	}
+	return top
+}
+
 // output fills one result from a sample. seed makes the hidden vector.
 func (e *Executor) output(row int32, r *step.Row, position int, s Sampled, seed uint64) step.Out {
 	o := step.Out{
@@ -92,10 +114,7 @@ func (e *Executor) output(row int32, r *step.Row, position int, s Sampled, seed 
 		o.Logprob = logit(0) - e.lse
 	}
 	vocab := e.cfg.Info.Vocab
-	for i := range min(int(tops), vocab) {
-		z := logit(i)
-		o.Top = append(o.Top, step.TopEntry{ID: int32((int(s.Token) + i) % vocab), Logit: z, Logprob: z - e.lse})
-	}
+	o.Top = e.tops(s.Token, int(tops))
 	if r.Want&step.FHidden != 0 {
 		o.Hidden = make([]float32, e.cfg.Info.Hidden)
 		for i := range o.Hidden {
