@@ -33,9 +33,14 @@ func importRules() []importRule {
 		{"worker/kv", []string{"worker/step"}, nil},
 		{"worker/scheduler", []string{"worker/step", "worker/kv"}, nil},
 		{"worker/peer", []string{"api/handoff", "internal"}, all},
+		// Executors are the one place under worker that sees the GPU.
+		{"worker/executor", []string{"api/sampling", "worker/step", "worker/model", "worker/sampler", "cuda", "internal", "models"}, all},
 		{"worker", []string{"api", "policies", "worker", "internal"}, all},
 		{"gateway", []string{"api", "internal"}, all},
 		{"models", nil, nil},
+		{"models/catalogue", nil, []string{"github.com/goccy/go-yaml"}},
+		{"cuda/tensor", nil, nil},
+		{"cuda/ref", nil, nil},
 	}
 }
 
