@@ -137,15 +137,11 @@ func checkFirst(f *Frame) error {
 		return malformed(f, "prompt length is %d of %d tokens", f.First.PromptLen, len(f.Tokens))
 	case len(p.StopIDs) > sampling.MaxStopIDs:
 		return tooLarge(f, "stop ids", len(p.StopIDs))
-	case !finite(p.Temperature) || p.Temperature < 0 || !finite(p.TopP) || p.TopP < 0:
-		return malformed(f, "temperature %g, top-p %g", p.Temperature, p.TopP)
-	case p.TopK < 0 || p.MaxTokens < 0 || p.Logprobs < -1 || p.Logprobs > sampling.MaxLogprobs:
-		return malformed(f, "top-k %d, max tokens %d, logprobs %d", p.TopK, p.MaxTokens, p.Logprobs)
+	case len(p.LogitBias) > sampling.MaxBiases:
+		return tooLarge(f, "biases", len(p.LogitBias))
 	}
-	for _, id := range p.StopIDs {
-		if id < 0 {
-			return malformed(f, "stop id %d", id)
-		}
+	if err := p.Check(0); err != nil {
+		return malformed(f, "%v", err)
 	}
 	return nil
 }
@@ -177,8 +173,6 @@ func checkName(f *Frame, field, s string) error {
 	}
 	return nil
 }
-
-func finite(x float32) bool { return !math.IsNaN(float64(x)) && !math.IsInf(float64(x), 0) }
 
 func malformed(f *Frame, format string, args ...any) error {
 	return fmt.Errorf("%w: %s: %s", ErrMalformed, f.Kind, fmt.Sprintf(format, args...))

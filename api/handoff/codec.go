@@ -29,6 +29,7 @@ const (
 const (
 	tokenSize    = 5 // id and model
 	topEntrySize = 8 // id and log-probability
+	biasSize     = 8 // id and value
 )
 
 // Append appends the encoding of f to dst. It returns dst unchanged and an
@@ -125,6 +126,15 @@ func appendFirst(dst []byte, x *First) []byte {
 	dst = append(dst, byte(len(p.StopIDs)))
 	for _, id := range p.StopIDs {
 		dst = appendInt32(dst, id)
+	}
+	dst = appendFloat32(dst, p.MinP)
+	dst = appendFloat32(dst, p.RepetitionPenalty)
+	dst = appendFloat32(dst, p.FrequencyPenalty)
+	dst = appendFloat32(dst, p.PresencePenalty)
+	dst = appendInt32(dst, p.MinTokens)
+	dst = binary.LittleEndian.AppendUint16(dst, uint16(len(p.LogitBias)))
+	for _, b := range p.LogitBias {
+		dst = appendFloat32(appendInt32(dst, b.ID), b.Value)
 	}
 	return dst
 }
@@ -337,6 +347,28 @@ func decodeFirst(r *cursor, f *Frame) error {
 		p.StopIDs = append(p.StopIDs, int32(binary.LittleEndian.Uint32(b)))
 	}
 	f.First = x
+	return decodeAdjustments(r, p)
+}
+
+// decodeAdjustments reads the parameters that change the logits.
+func decodeAdjustments(r *cursor, p *sampling.Params) error {
+	p.MinP, p.RepetitionPenalty = r.f32(), r.f32()
+	p.FrequencyPenalty, p.PresencePenalty = r.f32(), r.f32()
+	p.MinTokens = r.i32()
+	n := int(r.u16())
+	if n > sampling.MaxBiases {
+		return fmt.Errorf("%w: %d biases", ErrTooLarge, n)
+	}
+	b := r.take(n * biasSize)
+	if len(b) > 0 {
+		p.LogitBias = make([]sampling.Bias, 0, n)
+	}
+	for ; len(b) >= biasSize; b = b[biasSize:] {
+		p.LogitBias = append(p.LogitBias, sampling.Bias{
+			ID:    int32(binary.LittleEndian.Uint32(b)),
+			Value: math.Float32frombits(binary.LittleEndian.Uint32(b[4:])),
+		})
+	}
 	return nil
 }
 

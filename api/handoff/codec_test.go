@@ -41,6 +41,14 @@ func frames() map[string]Frame {
 			}},
 			Logprobs: []Logprob{{}, {Logprob: -1}, {Logprob: -0.5, Top: []TopEntry{{ID: 7, Logprob: -0.5}, {ID: 9, Logprob: float32(math.Inf(-1))}}}},
 		},
+		"first-adjusted": {
+			Kind: KindHandoff, Seq: 1, Request: 2, Epoch: 1, Hop: 1, To: 1,
+			Tokens: []Token{{ID: 5}, {ID: 6}},
+			First: &First{Deployment: "pair", PromptLen: 2, Entry: "small-0", Sampling: sampling.Params{
+				Temperature: 1, MinP: 0.05, RepetitionPenalty: 1.25, FrequencyPenalty: -0.5, PresencePenalty: 2,
+				LogitBias: []sampling.Bias{{ID: 3, Value: -100}, {ID: 700, Value: 1.5}}, MinTokens: 9, MaxTokens: 100, Logprobs: -1,
+			}},
+		},
 		"progress": {
 			Kind: KindProgress, Seq: 9, Request: 3, Epoch: 1, Hop: 2, From: 1,
 			Base: 12, Tokens: []Token{{ID: 8, Model: 1}}, Seen: []int32{12, 13}, State: []byte{9},
@@ -81,6 +89,42 @@ func TestGolden(t *testing.T) {
 				t.Fatalf("decoded\n%+v\nof\n%+v", back, f)
 			}
 		})
+	}
+}
+
+// Every sampling parameter must travel, also ones that are added later, and a
+// frame that differs in one alone is another turn.
+func TestSamplingTravels(t *testing.T) {
+	full := frames()["first-adjusted"]
+	full.First.Sampling.TopP, full.First.Sampling.TopK, full.First.Sampling.Seed = 0.5, 3, 4
+	full.First.Sampling.StopIDs = []int32{8}
+	p := reflect.ValueOf(&full.First.Sampling).Elem()
+	for i := range p.NumField() {
+		name := p.Type().Field(i).Name
+		if p.Field(i).IsZero() {
+			t.Errorf("%s is not set by this test", name)
+		}
+		f := full
+		first := *full.First
+		f.First = &first
+		reflect.ValueOf(&first.Sampling).Elem().Field(i).SetZero()
+		if name == "MaxTokens" {
+			first.Sampling.MaxTokens = first.Sampling.MinTokens // 0 would be below it
+		}
+		b, err := Append(nil, &f)
+		if err != nil {
+			t.Fatalf("without %s: %v", name, err)
+		}
+		var back Frame
+		if err := Decode(b, &back); err != nil {
+			t.Fatalf("without %s: %v", name, err)
+		}
+		if !same(&f, &back) || same(&full, &back) {
+			t.Errorf("without %s: decoded %+v", name, back.First.Sampling)
+		}
+		if digest(&f) == digest(&full) {
+			t.Errorf("%s is not in the digest", name)
+		}
 	}
 }
 
@@ -197,6 +241,11 @@ func TestRefuse(t *testing.T) {
 		"top-p":             {first(func(x *First) { x.Sampling.TopP = -1 }), ErrMalformed},
 		"top-k":             {first(func(x *First) { x.Sampling.TopK = -1 }), ErrMalformed},
 		"alternatives":      {first(func(x *First) { x.Sampling.Logprobs = 21 }), ErrMalformed},
+		"min-p":             {first(func(x *First) { x.Sampling.MinP = 2 }), ErrMalformed},
+		"penalty":           {first(func(x *First) { x.Sampling.PresencePenalty = float32(math.NaN()) }), ErrMalformed},
+		"min tokens":        {first(func(x *First) { x.Sampling.MinTokens = x.Sampling.MaxTokens + 1 }), ErrMalformed},
+		"biases":            {first(func(x *First) { x.Sampling.LogitBias = make([]sampling.Bias, 1025) }), ErrTooLarge},
+		"biases unsorted":   {first(func(x *First) { x.Sampling.LogitBias = []sampling.Bias{{ID: 2}, {ID: 1}} }), ErrMalformed},
 		"stop ids":          {first(func(x *First) { x.Sampling.StopIDs = make([]int32, 65) }), ErrTooLarge},
 		"stop id below 0":   {first(func(x *First) { x.Sampling.StopIDs = []int32{-1} }), ErrMalformed},
 		"deployment":        {first(func(x *First) { x.Deployment = strings.Repeat("x", 65) }), ErrTooLarge},

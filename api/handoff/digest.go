@@ -29,6 +29,12 @@ func digest(f *Frame) uint64 {
 		for _, id := range p.StopIDs {
 			h.word(uint64(uint32(id)))
 		}
+		h.word(uint64(math.Float32bits(p.MinP))<<32 | uint64(math.Float32bits(p.RepetitionPenalty)))
+		h.word(uint64(math.Float32bits(p.FrequencyPenalty))<<32 | uint64(math.Float32bits(p.PresencePenalty)))
+		h.word(uint64(uint32(p.MinTokens))<<32 | uint64(len(p.LogitBias)))
+		for _, b := range p.LogitBias {
+			h.word(uint64(uint32(b.ID))<<32 | uint64(math.Float32bits(b.Value)))
+		}
 	}
 	for i := range f.Logprobs {
 		l := &f.Logprobs[i]

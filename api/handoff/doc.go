@@ -78,7 +78,11 @@
 //	                str entry; i64 age; 32 bytes salt;
 //	                f32 temperature; f32 top-p; i32 top-k;
 //	                u64 seed; i32 max tokens; i32 logprobs (−1 to MaxLogprobs);
-//	                u8 n, at most MaxStopIDs; n × i32 stop id
+//	                u8 n, at most MaxStopIDs; n × i32 stop id;
+//	                f32 min-p; f32 repetition, frequency and
+//	                presence penalty; i32 min tokens;
+//	                u16 n, at most MaxBiases;
+//	                n × (i32 id, f32 bias), ids ascending
 //	0x20  logprobs  count × (f32, u8 n, at most MaxLogprobs,    (both)
 //	                n × (i32 id, f32))
 //
