@@ -74,17 +74,20 @@ func (c *benchCmd) Run(ctx context.Context, p process, line *kong.Context) error
 		return err
 	}
 	report.Command = commandLine(line.Args)
-	write := report.Write(p.out)
-	if c.Output == "json" {
-		write = writeJSON(p, report)
-	}
-	if err := errors.Join(err, write); err != nil {
+	if err := errors.Join(err, c.print(p, report)); err != nil {
 		return err
 	}
 	if report.ErrorRate > c.MaxErrorRate {
 		return &boundError{fmt.Errorf("%d of %d requests failed, the bound is a share of %g", report.Failed, report.Requests, c.MaxErrorRate)}
 	}
 	return nil
+}
+
+func (c *benchCmd) print(p process, report *bench.Report) error {
+	if c.Output == "json" {
+		return writeJSON(p, report)
+	}
+	return report.Write(p.out)
 }
 
 // config is what the flags mean.

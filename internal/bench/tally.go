@@ -82,6 +82,8 @@ func (t *tally) add(o *outcome) {
 	}
 	if o.counted {
 		t.counted++
+	}
+	if o.prompt > 0 {
 		t.input += o.prompt
 		t.inputs.add(float64(o.prompt))
 	}

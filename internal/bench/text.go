@@ -43,7 +43,7 @@ func (r *Report) writeSetup(b *strings.Builder) {
 	if r.Loop == "open" {
 		load = fmt.Sprintf("open loop, %g requests/s, %s, at most %d in flight", r.Rate, r.Arrivals, r.Concurrency)
 	}
-	line(b, "load", "%s, %d warm-up requests", load, r.Warmup)
+	line(b, "load", "%s, requests before that to warm up: %d", load, r.Warmup)
 	asks := []string{r.Prompts}
 	if r.MaxTokens > 0 {
 		asks = append(asks, fmt.Sprintf("at most %d tokens", r.MaxTokens))
@@ -69,10 +69,10 @@ func (r *Report) writeTotals(b *strings.Builder) {
 	line(b, "speed", "%.1f output tokens/s, %.2f requests/s", r.OutputTokensPerS, r.RequestsPerS)
 	counted := "counted by the server"
 	if n := r.Succeeded - r.CountedByServer; n > 0 {
-		counted = fmt.Sprintf("%d requests not counted by the server, there a piece is a token", n)
+		counted = fmt.Sprintf("not counted by the server in %d of %d answers, there a piece is a token", n, r.Succeeded)
 	}
 	if r.Uncounted > 0 {
-		counted += fmt.Sprintf("; %d requests have no count at all", r.Uncounted)
+		counted += fmt.Sprintf("; answers without any count: %d", r.Uncounted)
 	}
 	line(b, "tokens", "%d output, %d input (%s)", r.OutputTokens, r.InputTokens, counted)
 	if r.TokensPerPiece > 0 {
