@@ -20,7 +20,8 @@
 //   - Output tokens are the server's usage count, else the number of pieces.
 //   - Latency is from sending to the end mark of the stream, or to the body's end.
 //   - Start delay, of the open loop, is how much later than planned a request was
-//     sent, because too many were in flight. It is not part of the other times.
+//     sent, because too many were in flight or this machine was busy. It is not
+//     part of the other times.
 //
 // Only whole answers count as successes: status 200, no error object, a finish
 // reason, and the end mark of the stream. All else is a failure of one kind (see

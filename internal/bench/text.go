@@ -21,6 +21,9 @@ func (r *Report) Write(w io.Writer) error {
 	if r.sampled() {
 		fmt.Fprintf(&b, "Some percentiles are from a uniform sample of %d values.\n", MaxSamples)
 	}
+	if n := r.Finish["stop"]; r.IgnoreEOS && n > 0 {
+		fmt.Fprintf(&b, "%d answers ended by themselves: the server does not ignore the end token.\n", n)
+	}
 	for _, f := range r.Failures {
 		fmt.Fprintf(&b, "%d × %s\n", f.Count, describe(f.Kind, f.Status, f.Code, f.Message))
 	}
