@@ -21,8 +21,8 @@ const exitTopic = `Exit codes of every command:
     0  done; for serve: stopped by Ctrl-C or SIGTERM after the requests in flight ended
     1  failed while running: a model that cannot be loaded, an address in use, a file that cannot be read
     2  wrong usage or configuration; nothing was started
-    3  the server cannot be reached or refused the request (chat, eval --url)
-    4  eval: a bound such as --min-accuracy does not hold
+    3  the server cannot be reached or refused the request (chat, bench, eval --url)
+    4  eval, bench: a bound such as --min-accuracy or --max-error-rate does not hold
   130  interrupted before the work was done (a second Ctrl-C ends serve like this)
 `
 
