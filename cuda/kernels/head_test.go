@@ -31,6 +31,11 @@ func runHead(r *rig, rows [][]float32, samples []kernels.Sample) head {
 		flat = append(append(flat, z...), float32(math.NaN()), float32(math.NaN()), float32(math.NaN()))
 	}
 	n := len(rows)
+	for i := range samples {
+		if samples[i].Given == 0 {
+			samples[i].Given = -1
+		}
+	}
 	p := kernels.LogitstatsParams{
 		Head: r.head(kernels.StepHead{Samples: int32(n)}), Samples: cudatest.Put(r.tb, r.Device, samples),
 		Logits: cudatest.Put(r.tb, r.Device, flat), Stats: cudatest.Make[kernels.Stat](r.tb, r.Device, n),
@@ -134,10 +139,11 @@ func TestSample(t *testing.T) {
 			for _, z := range logitRows(d.Vocab) {
 				p := sampling.Params{Temperature: []float32{0.3, 1, 2.5}[i%3], TopP: []float32{1, 0.9, 0.2, 0}[rng.IntN(4)], Seed: rng.Uint64()}
 				p.TopK = []int32{0, 1, 20, 100000}[rng.IntN(4)]
+				p.MinP = []float32{0, 0.3, 1, 0.01}[rng.IntN(4)]
 				rows, params = append(rows, z), append(params, p)
 				samples = append(samples, kernels.Sample{
 					Position: uint32(i * 1000), Model: uint32(i % 3), SeedLo: uint32(p.Seed), SeedHi: uint32(p.Seed >> 32),
-					Temperature: p.Temperature, TopP: p.TopP, TopK: p.TopK,
+					Temperature: p.Temperature, TopP: p.TopP, TopK: p.TopK, MinP: p.MinP,
 				})
 			}
 		}

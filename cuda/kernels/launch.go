@@ -58,6 +58,11 @@ func (s *Set) LogitStats(st *driver.Stream, p *LogitstatsParams, samples int) er
 	return run(st, s.stats, samples, 1, 1024, p)
 }
 
+// Adjust changes the logits of samples with adjustments or, with Settle, puts them back.
+func (s *Set) Adjust(st *driver.Stream, p *AdjustParams, samples int) error {
+	return run(st, s.adjust, samples, 1, 256, p)
+}
+
 // Sample draws tokens. LogitStats comes before it.
 func (s *Set) Sample(st *driver.Stream, p *SampleParams, samples int) error {
 	return run(st, s.sample, samples, 1, 1024, p)

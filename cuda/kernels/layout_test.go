@@ -15,7 +15,7 @@ import (
 
 // shared maps the structs of params.cuh to Go's.
 var shared = map[string]any{
-	"StepHead": StepHead{}, "Patch": Patch{}, "AttnItem": AttnItem{}, "AttnCombine": AttnCombine{}, "Sample": Sample{},
+	"StepHead": StepHead{}, "Patch": Patch{}, "AttnItem": AttnItem{}, "AttnCombine": AttnCombine{}, "Sample": Sample{}, "Adjust": Adjust{}, "AdjustParams": AdjustParams{},
 	"Stat": Stat{}, "TopEntry": TopEntry{}, "PrepParams": PrepParams{}, "EmbedParams": EmbedParams{},
 	"RmsnormParams": RmsnormParams{}, "QkvpostParams": QkvpostParams{}, "AttnParams": AttnParams{},
 	"CombineParams": CombineParams{}, "MatmulParams": MatmulParams{}, "SilumulParams": SilumulParams{},

@@ -25,7 +25,7 @@ type AttnItem struct {
 // AttnCombine merges the partials of one tile.
 type AttnCombine struct{ Token, NTok, Partial, NChunks int32 }
 
-// Sample is one position to sample from.
+// Sample is one position to sample from; see params.cuh. Given is -1 to sample.
 type Sample struct {
 	Token          int32
 	Position       uint32
@@ -36,7 +36,29 @@ type Sample struct {
 	TopK           int32
 	Top            int32
 	Want           uint32
+	Given          int32
+	AdjustAt       int32
+	AdjustN        int32
+	MinP           float32
+	Repetition     float32
+	Frequency      float32
+	Presence       float32
+	Padding        int32
 }
+
+// Adjust is what applies to one id's logit at one sampled position; see params.cuh.
+type Adjust struct {
+	ID   int32
+	Kind uint32
+	N    int32
+	Bias float32
+}
+
+// Bits of Adjust.Kind.
+const (
+	AdjustSeen   = 1
+	AdjustBanned = 2
+)
 
 // Bits of Sample.Want.
 const (
@@ -109,6 +131,12 @@ type SilumulParams struct{ Head, GU, Out driver.Ptr }
 type LogitstatsParams struct {
 	Head, Samples, Logits, Stats, Top driver.Ptr
 	Ld, First                         int32
+}
+
+// AdjustParams mirrors struct AdjustParams.
+type AdjustParams struct {
+	Head, Samples, Adjusts, Saved, Logits, Stats driver.Ptr
+	Ld, First, Settle, Padding                   int32
 }
 
 // SampleParams mirrors struct SampleParams.

@@ -19,7 +19,7 @@ type Set struct {
 	Dims    Dims
 	modules []*driver.Module
 
-	attn, combine, convert, embed, hashfill, stats, prep, publish, qkvpost, rmsnorm, sample, score, silumul *driver.Function
+	adjust, attn, combine, convert, embed, hashfill, stats, prep, publish, qkvpost, rmsnorm, sample, score, silumul *driver.Function
 
 	gemv [len(gemvWidths)]*driver.Function
 	gemm [len(gemmShapes)]*driver.Function
@@ -67,7 +67,7 @@ func Load(ctx context.Context, device *driver.Context, b Builder, d Dims) (_ *Se
 func (s *Set) places() []**driver.Function {
 	out := []**driver.Function{
 		&s.attn, &s.combine, &s.embed, &s.stats, &s.qkvpost, &s.rmsnorm, &s.sample, &s.score, &s.silumul,
-		&s.convert, &s.hashfill, &s.prep, &s.publish,
+		&s.adjust, &s.convert, &s.hashfill, &s.prep, &s.publish,
 	}
 	for i := range s.gemv {
 		out = append(out, &s.gemv[i])

@@ -108,7 +108,7 @@ func Variants(d Dims) []Variant {
 
 // anyModel lists the variants that do not depend on a model's dimensions.
 func anyModel() []Variant {
-	vs := []Variant{{"convert", nil, 64}, {"hashfill", nil, 64}, {"prep", nil, 64}, {"publish", nil, 64}}
+	vs := []Variant{{"adjust", nil, 64}, {"convert", nil, 64}, {"hashfill", nil, 64}, {"prep", nil, 64}, {"publish", nil, 64}}
 	for _, w := range gemvWidths {
 		vs = append(vs, gemvVariant(w))
 	}

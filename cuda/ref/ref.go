@@ -120,7 +120,8 @@ func Logitstats(z []float32) Stats {
 	})
 	s.ArgMax = s.Order[0]
 	s.Max = float64(z[s.ArgMax])
-	if len(z) > 1 && !math.IsInf(float64(z[s.Order[1]]), -1) {
+	s.Margin = math.Inf(1)
+	if len(z) > 1 {
 		s.Margin = s.Max - float64(z[s.Order[1]])
 	}
 	var sum, moment float64

@@ -1,6 +1,6 @@
 // logitstats: routing features and the top list of one row of raw logits over the real vocabulary.
 //
-//   max, argmax (lowest id on ties), margin = max - second largest (0 without one),
+//   max, argmax (lowest id on ties), margin = max - second largest (+inf without one),
 //   lse = ln sum exp(z), entropy = -sum p ln p (nats, 0 ln 0 = 0), top = the k largest, lowest id first on ties
 //
 // logits [S, ld] f32. One block of 1024 threads a row; three passes over the row, and up to eight more for the list: it is
@@ -102,7 +102,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) logitstats(const __grid_co
 		Stat &o = p.stats[s];
 		const float log_sum = logf(sum);
 		o.max = first, o.lse = first + log_sum;
-		o.entropy = fmaxf(log_sum - weighted / sum, 0.0f), o.margin = second == -INF ? 0.0f : first - second;
+		o.entropy = fmaxf(log_sum - weighted / sum, 0.0f), o.margin = first - second;
 		o.argmax = bad ? 0 : id, o.flags = bad, o.token = 0, o.logprob = 0, o.score = 0, o.pad = 0;
 	}
 	const int k = bad ? 0 : min(p.samples[s].top, V);

@@ -54,7 +54,7 @@ struct AttnCombine {
 	int token, ntok, partial, nchunks;
 };
 
-// Sample is one position to sample from.
+// Sample is one position to sample from, or to score a given id at.
 struct Sample {
 	int token;      // index into the step's tokens
 	u32 position;   // of the new token
@@ -65,8 +65,22 @@ struct Sample {
 	int top_k;
 	int top;        // entries of the top list wanted, 0..128
 	u32 want;       // WANT_*
+	int given;      // the id to score, or -1 to sample one
+	int adjust_at, adjust_n; // entries of the adjustments
+	float min_p;    // 0 is off
+	float repetition, frequency, presence; // 1 or 0, 0, 0 are off
+	int pad;
 };
 
+// Adjust is what applies to one id's logit at one sampled position.
+struct Adjust {
+	int id;
+	u32 kind; // ADJUST_*
+	int n;    // times in the answer so far
+	float bias;
+};
+
+constexpr u32 ADJUST_SEEN = 1, ADJUST_BANNED = 2;
 constexpr u32 WANT_SCORE = 1, WANT_HIDDEN = 2, WANT_LOGITS = 4;
 constexpr int MAX_TOP = 128;
 
@@ -184,6 +198,20 @@ struct LogitstatsParams {
 	int first; // row 0 of logits is sample first
 };
 static_assert(sizeof(LogitstatsParams) == 48, "LogitstatsParams");
+
+struct AdjustParams {
+	const StepHead *head;
+	const Sample *samples;
+	const Adjust *adjusts; // mapped host memory
+	float *saved;          // [adjustments] logits as they were
+	float *logits;
+	Stat *stats;
+	int ld;
+	int first;  // row 0 of logits is sample first
+	int settle; // 1: put the logits back and take the log-probability of the token
+	int pad;
+};
+static_assert(sizeof(AdjustParams) == 64, "AdjustParams");
 
 struct SampleParams {
 	const StepHead *head;

@@ -1,13 +1,15 @@
 // sample: the next token of each row, by the recipe of Go's package worker/sampler, in float64.
 //
-//   greedy (temperature 0): argmax z, lowest id on ties (already in stats)
+//   given id: that one; greedy (temperature 0): argmax z, lowest id on ties
 //   else: order by (z descending, id ascending); top-k keeps the first k; top-p keeps the shortest prefix whose sum of
-//   e(i) = exp((z(i) - max) / T) reaches p times the candidates' sum; draw argmax z(i)/T + g(i), lowest id on ties,
+//   e(i) = exp((z(i) - max) / T) reaches p times the candidates' sum; min-p keeps (z(i) - max) / T >= ln(min-p);
+//   draw argmax z(i)/T + g(i), lowest id on ties,
 //   g(i) = -ln(-ln(1 - (w + 0.5) / 2^32)), w = word i of the stream (seed, position, model, token)
 //
 // One block of 1024 threads a row. Both cuts are found exactly on 64-bit keys, digit by digit, so the kept set is the
 // ids whose key is at least a bound. Sums of e for top-p are integers in units of 2^-40: their order does not matter.
-// Precondition: logitstats has run. Rows flagged by it keep token 0.
+// Precondition: logitstats has run. Rows flagged by it keep token 0. The logits of samples with adjustments have been changed
+// since: their largest is found again here, and adjust sets their log-probability later.
 #include "bf16.cuh"
 #include "params.cuh"
 #include "reduce.cuh"
@@ -90,6 +92,7 @@ __device__ __forceinline__ double gumbel(u32 w) {
 __device__ __forceinline__ void draw(const float *z, const Sample &q, u64 bound, float top, int best, double *scores,
                                      int *ids, int *winner) {
 	const double temperature = q.temperature;
+	const double low = q.min_p > 0.0f ? log((double)q.min_p) : 0.0;
 	const u32 stream = q.model & 255; // purpose 0: token
 	const PhiloxBlock first = philox_block(best / 4, q.position, stream, q.seed_lo, q.seed_hi);
 	double score = (double)top / temperature + gumbel(pick(first, best % 4));
@@ -100,6 +103,7 @@ __device__ __forceinline__ void draw(const float *z, const Sample &q, u64 bound,
 		for (int j = 0; j < 4; j++) {
 			const int i = 4 * group + j;
 			if (i >= V || top_key(z[i], i) < bound) continue;
+			if (q.min_p > 0.0f && ((double)z[i] - (double)top) / temperature < low) continue;
 			const double base = (double)z[i] / temperature;
 			if (base + GUMBEL_MAX < score) continue;
 			if (!drawn) block = philox_block(group, q.position, stream, q.seed_lo, q.seed_hi), drawn = true;
@@ -121,9 +125,23 @@ __device__ __forceinline__ void draw(const float *z, const Sample &q, u64 bound,
 	*winner = id;
 }
 
+// adjusted_largest finds the largest of a row, and reports false for NaN, +Inf, or nothing above -Inf.
+__device__ __forceinline__ bool adjusted_largest(const float *z, float &best, int &first, float *scratch, int *ids) {
+	best = -INF, first = 0x7fffffff;
+	int bad = 0;
+	for (int i = threadIdx.x; i < V; i += THREADS) {
+		const float v = z[i];
+		if (!(v < INF)) bad = 1;
+		else if (greater(v, i, best, first)) best = v, first = i;
+	}
+	block_argmax<THREADS>(best, first, scratch, ids);
+	return !__syncthreads_or(bad) && best > -INF;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) sample(const __grid_constant__ SampleParams p) {
 	__shared__ u64 hist[256], shared[2];
 	__shared__ double scores[32];
+	__shared__ float scratch[32];
 	__shared__ int ids[32], winner;
 	const int s = blockIdx.x + p.first;
 	if (s >= p.head->samples) return;
@@ -131,8 +149,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) sample(const __grid_consta
 	if (stat.flags) return;
 	const Sample q = p.samples[s];
 	const float *z = p.logits + (size_t)blockIdx.x * p.ld;
-	const float best = stat.max;
-	const int first = stat.argmax;
+	if (q.given >= 0) {
+		if (threadIdx.x == 0) stat.token = q.given, stat.logprob = z[q.given] - stat.lse;
+		return;
+	}
+	float best = stat.max;
+	int first = stat.argmax;
+	if (q.adjust_n > 0 && !adjusted_largest(z, best, first, scratch, ids)) {
+		if (threadIdx.x == 0) stat.flags = 1;
+		return;
+	}
 	if (q.temperature == 0.0f) {
 		if (threadIdx.x == 0) stat.token = first, stat.logprob = best - stat.lse;
 		return;

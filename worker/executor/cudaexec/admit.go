@@ -40,7 +40,7 @@ func (e *Executor) admit(b *step.Batch) (err error) {
 		}
 	}
 	e.mark++
-	total, samples := 0, 0
+	total, samples, adjusted := 0, 0, 0
 	for i := range b.Rows {
 		r := &b.Rows[i]
 		if err := e.admitRow(r); err != nil {
@@ -49,7 +49,13 @@ func (e *Executor) admit(b *step.Batch) (err error) {
 		if total += len(r.Tokens); total > e.cfg.MaxTokens {
 			return fmt.Errorf("tokens: expected at most %d in a step, found more", e.cfg.MaxTokens)
 		}
-		samples += bits.OnesCount64(r.Sample)
+		sampled := bits.OnesCount64(r.Sample)
+		samples += sampled + len(r.Given)
+		if sl := &e.slots[r.Slot]; sampled > 0 && sl.cfg.Sampling.Adjusts() {
+			if adjusted += sampled * adjusts(&sl.cfg.Sampling, min(len(sl.past.counts)+len(r.Prefix)+len(r.Tokens), e.cfg.Vocab)); adjusted > len(e.desc.adjusts) {
+				return fmt.Errorf("row %d: adjusted logits: expected at most %d in a step, found up to %d", i, len(e.desc.adjusts), adjusted)
+			}
+		}
 		if r.Want&step.FLogits != 0 && samples > e.res.logitRows {
 			return fmt.Errorf("row %d: logits: expected among the first %d sampled positions", i, e.res.logitRows)
 		}
@@ -87,8 +93,8 @@ func (e *Executor) admitRow(r *step.Row) error {
 	if n == 0 || n > e.cfg.MaxTokens {
 		return fmt.Errorf("tokens: expected 1 to %d, found %d", e.cfg.MaxTokens, n)
 	}
-	if r.Start != sl.length {
-		return fmt.Errorf("start: expected %d, found %d", sl.length, r.Start)
+	if err := e.admitStart(r, sl); err != nil {
+		return err
 	}
 	end := int(r.Start) + n
 	if end > e.cfg.MaxContext {
@@ -97,17 +103,43 @@ func (e *Executor) admitRow(r *step.Row) error {
 	if n < 64 && r.Sample>>n != 0 {
 		return fmt.Errorf("sample: expected bits below %d, found %b", n, r.Sample)
 	}
-	for _, id := range r.Tokens {
-		if id < 0 || int(id) >= e.cfg.Vocab {
-			return fmt.Errorf("token: expected 0 to %d, found %d", e.cfg.Vocab-1, id)
-		}
+	if err := e.admitIDs("token", r.Tokens); err != nil {
+		return err
 	}
 	for i, page := range sl.table[:pagesFor(end, e.cfg.PageSize)] {
 		if page < 0 {
 			return fmt.Errorf("page %d of the table is missing", i)
 		}
 	}
-	if extra := r.Want &^ e.info.Features; extra != 0 {
+	return e.admitOutputs(r)
+}
+
+// admitStart checks where the row begins: behind the valid positions or, while there are none, behind adopted pages.
+func (e *Executor) admitStart(r *step.Row, sl *slot) error {
+	adopts := sl.length == 0 && r.Start > 0 && int(r.Start)%e.cfg.PageSize == 0
+	switch {
+	case r.Start != sl.length && !adopts:
+		return fmt.Errorf("start: expected %d, found %d", sl.length, r.Start)
+	case len(r.Prefix) > 0 && !adopts:
+		return fmt.Errorf("prefix: expected none, found %d ids", len(r.Prefix))
+	case len(r.Prefix) > 0 && len(r.Prefix) != int(r.Start), adopts && len(r.Prefix) == 0 && sl.cfg.Sampling.Penalizes():
+		return fmt.Errorf("prefix: expected %d ids, found %d", r.Start, len(r.Prefix))
+	}
+	return e.admitIDs("prefix", r.Prefix)
+}
+
+func (e *Executor) admitIDs(what string, ids []int32) error {
+	for _, id := range ids {
+		if id < 0 || int(id) >= e.cfg.Vocab {
+			return fmt.Errorf("%s: expected 0 to %d, found %d", what, e.cfg.Vocab-1, id)
+		}
+	}
+	return nil
+}
+
+// admitOutputs checks what the row wants.
+func (e *Executor) admitOutputs(r *step.Row) error {
+	if extra := r.Want &^ (e.info.Features & step.Outputs); extra != 0 {
 		return fmt.Errorf("features: %b is not offered", extra)
 	}
 	if limit := min(e.cfg.Vocab, kernels.MaxTop); r.Want&step.FTopK != 0 && (r.TopK < 0 || int(r.TopK) > limit) {
@@ -116,29 +148,36 @@ func (e *Executor) admitRow(r *step.Row) error {
 	if r.Logprobs < -1 || r.Logprobs > sampling.MaxLogprobs {
 		return fmt.Errorf("log-probabilities: expected -1 to %d, found %d", sampling.MaxLogprobs, r.Logprobs)
 	}
-	return nil
+	if len(r.Given) == 0 {
+		return nil
+	}
+	left := len(r.Tokens) - len(r.Given) // positions that may be sampled
+	switch {
+	case left < 0:
+		return fmt.Errorf("given: expected at most %d ids, found %d", len(r.Tokens), len(r.Given))
+	case left < 64 && r.Sample>>left != 0:
+		return fmt.Errorf("sample: expected bits below %d beside given ids, found %b", left, r.Sample)
+	case r.Logprobs < 0:
+		return fmt.Errorf("given: log-probabilities are not wanted")
+	}
+	return e.admitIDs("given", r.Given)
 }
 
 // describe writes the step's descriptor and remembers what to report. The batch has been admitted.
 func (e *Executor) describe(b *step.Batch) {
 	d := e.desc
-	e.picks = e.picks[:0]
+	e.picks, e.adjusted = e.picks[:0], 0
 	e.attn.Reset(e.set.Dims, e.cfg.Partials)
 	at := 0
 	for i := range b.Rows {
 		r := &b.Rows[i]
-		n, sl := len(r.Tokens), &e.slots[r.Slot]
+		n := len(r.Tokens)
 		copy(d.ids[at:], r.Tokens)
 		for j := range n {
 			d.pos[at+j], d.owner[at+j] = r.Start+int32(j), int32(r.Slot)
 		}
 		e.attn.Add(at, n, int(r.Start), int(r.Slot))
-		for mask := r.Sample; mask != 0; {
-			bit := bits.Len64(mask) - 1 // the highest bit is the earliest position
-			mask &^= 1 << bit
-			e.addSample(int32(i), r, at+n-1-bit, r.Start+int32(n-bit), &sl.cfg)
-		}
-		sl.length = r.Start + int32(n)
+		e.addSamples(int32(i), r, at)
 		at += n
 	}
 	for i, p := range b.Patches {
@@ -152,7 +191,36 @@ func (e *Executor) describe(b *step.Batch) {
 	}
 }
 
-func (e *Executor) addSample(row int32, r *step.Row, token int, position int32, cfg *executor.SeqConfig) {
+// addSamples adds the outputs that a row wants, and moves its slot on. at is the index of its first token in the step.
+func (e *Executor) addSamples(i int32, r *step.Row, at int) {
+	sl := &e.slots[r.Slot]
+	n, counts := len(r.Tokens), sl.cfg.Sampling.Penalizes()
+	if counts {
+		sl.past.cut(int(sl.length))
+		sl.past.push(r.Prefix...)
+	}
+	for j, id := range r.Given {
+		e.desc.samples[len(e.picks)] = kernels.Sample{
+			Token: int32(at + j), Position: uint32(int(r.Start) + j + 1), Top: min(r.Logprobs, int32(e.cfg.Vocab)), Given: id,
+		}
+		e.picks = append(e.picks, pick{row: i, position: r.Start + int32(j) + 1, top: min(r.Logprobs, int32(e.cfg.Vocab)), given: true})
+	}
+	for mask := r.Sample; mask != 0; {
+		bit := bits.Len64(mask) - 1 // the highest bit is the earliest position
+		mask &^= 1 << bit
+		position := r.Start + int32(n-bit)
+		if counts {
+			sl.past.push(r.Tokens[len(sl.past.ids)-int(r.Start) : int(position-r.Start)]...)
+		}
+		e.addSample(i, r, at+n-1-bit, position, sl)
+	}
+	if counts {
+		sl.past.push(r.Tokens[len(sl.past.ids)-int(r.Start):]...)
+	}
+	sl.length = r.Start + int32(n)
+}
+
+func (e *Executor) addSample(row int32, r *step.Row, token int, position int32, sl *slot) {
 	top := max(r.Logprobs, 0)
 	if r.Want&step.FTopK != 0 {
 		top = max(top, r.TopK)
@@ -168,10 +236,17 @@ func (e *Executor) addSample(row int32, r *step.Row, token int, position int32, 
 	if r.Want&step.FLogits != 0 {
 		want |= kernels.WantLogits
 	}
-	p := &cfg.Sampling
+	p := &sl.cfg.Sampling
+	from, n := e.adjusted, 0
+	if p.Adjusts() {
+		n = e.adjust.fill(e.desc.adjusts[from:], p, &sl.past, sl.cfg.PromptLen, int(position), e.cfg.Vocab)
+		e.adjusted += n
+	}
 	e.desc.samples[len(e.picks)] = kernels.Sample{
-		Token: int32(token), Position: uint32(position), SeedLo: uint32(p.Seed), SeedHi: uint32(p.Seed >> 32), Model: uint32(cfg.Model),
-		Temperature: p.Temperature, TopP: p.TopP, TopK: p.TopK, Top: top, Want: want,
+		Token: int32(token), Position: uint32(position), SeedLo: uint32(p.Seed), SeedHi: uint32(p.Seed >> 32), Model: uint32(sl.cfg.Model),
+		Temperature: p.Temperature, TopP: p.TopP, TopK: p.TopK, Top: top, Want: want, Given: -1,
+		AdjustAt: int32(from), AdjustN: int32(n), MinP: p.MinP, Repetition: p.RepetitionPenalty, Frequency: p.FrequencyPenalty,
+		Presence: p.PresencePenalty,
 	}
 	e.picks = append(e.picks, pick{row: row, position: position, top: top})
 }

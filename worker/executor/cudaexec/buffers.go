@@ -30,6 +30,7 @@ type buffers struct {
 	slots   tensor.View // [T] i32
 	desc    tensor.View // the step's descriptor, as bytes
 	arrived tensor.View // [1] u32
+	saved   tensor.View // [adjustments of a step] f32, logits as they were
 
 	workspace tensor.View // for cuBLASLt, as bytes
 }
@@ -66,6 +67,7 @@ func layoutBuffers(arena *tensor.Arena, cfg *Config, m *model.Config) (*buffers,
 		top:    c.take(tensor.U8, cfg.MaxTokens*kernels.MaxTop*int(unsafe.Sizeof(kernels.TopEntry{}))),
 		table:  c.take(tensor.I32, cfg.MaxSlots, pagesFor(cfg.MaxContext, cfg.PageSize)),
 		slots:  c.take(tensor.I32, t), desc: c.take(tensor.U8, d.bytes), arrived: c.take(tensor.U32, 1),
+		saved:     c.take(tensor.F32, maxAdjusts(cfg)),
 		workspace: c.take(tensor.U8, workspaceBytes),
 	}
 	return b, c.err

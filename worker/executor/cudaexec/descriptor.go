@@ -47,7 +47,14 @@ type descriptor struct {
 	items    []kernels.AttnItem
 	combines []kernels.AttnCombine
 	samples  []kernels.Sample
+
+	// The adjustments of all samples stay in mapped memory of their own: the device reads each once.
+	adjustMem *driver.HostMem
+	adjusts   []kernels.Adjust
 }
+
+// maxAdjusts bounds the adjusted logits of one step, over all sampled positions.
+func maxAdjusts(c *Config) int { return min(c.MaxRows*(c.MaxContext+2048), 1<<20) }
 
 // view is HostSlice with the first error kept.
 func view[T any](mem *driver.HostMem, at, count int, err *error) []T {
@@ -74,11 +81,15 @@ func newDescriptor(ctx *driver.Context, c *Config) (*descriptor, error) {
 	d.items = view[kernels.AttnItem](mem, l.items, l.maxItems, &err)
 	d.combines = view[kernels.AttnCombine](mem, l.combines, l.maxCombines, &err)
 	d.samples = view[kernels.Sample](mem, l.samples, c.MaxTokens, &err)
+	if err == nil {
+		d.adjustMem, err = ctx.HostAlloc(uint64(maxAdjusts(c))*uint64(unsafe.Sizeof(kernels.Adjust{})), false)
+	}
 	if err != nil {
 		return nil, joinClose(err, mem.Close)
 	}
+	d.adjusts = view[kernels.Adjust](d.adjustMem, 0, maxAdjusts(c), &err)
 	d.head = &head[0]
-	return d, nil
+	return d, err
 }
 
 // results is mapped host memory that publish writes.

@@ -26,6 +26,7 @@ type slot struct {
 	length int32
 	cfg    executor.SeqConfig
 	table  []int32 // [pages of MaxContext], -1 where none; what the device's table holds for the pages in use
+	past   history // of the ids fed, if the parameters penalize
 }
 
 // flight is the step that was launched and not yet waited for.
@@ -65,8 +66,11 @@ type Executor struct {
 	flight *flight // nil when no step is in flight; points at flying
 	flying flight
 	picks  []pick
-	failed error
-	down   bool
+	adjust adjuster
+	// adjusted is the number of adjustments of the step in the making.
+	adjusted int
+	failed   error
+	down     bool
 
 	// sleep asks the sleeper to wait for the event; capacity 1 and at most one step in flight, so the send never
 	// blocks. Shutdown closes it. woke carries the answer; capacity 1.
@@ -79,11 +83,12 @@ type Executor struct {
 	openSlots           atomic.Int64
 }
 
-// pick is one position to sample.
+// pick is one position that gives an output.
 type pick struct {
 	row      int32
-	position int32 // of the sampled token
+	position int32 // of the token that follows
 	top      int32 // entries to report
+	given    bool
 }
 
 // New compiles the kernels, plans and takes the memory, and loads the weights. ctx bounds the loading. Shutdown must be
@@ -211,7 +216,7 @@ func (e *Executor) start() {
 	e.info = executor.Info{
 		Model: c.Name, Device: e.device.name, Vocab: c.Vocab, Hidden: m.Hidden, Layers: m.Layers, PageSize: c.PageSize, Pages: c.Pages,
 		MaxSlots: c.MaxSlots, MaxTokens: c.MaxTokens, MaxRows: c.MaxRows, MaxContext: c.MaxContext, Depth: 1,
-		Features: step.FEntropy | step.FTopK | step.FHidden | step.FLogits,
+		Features: step.FEntropy | step.FTopK | step.FHidden | step.FLogits | step.FAdjust | step.FGiven | step.FAdopt,
 	}
 	if c.Router != nil {
 		e.info.Features |= step.FScore
@@ -253,6 +258,9 @@ func (e *Executor) release() error {
 	if e.res != nil && e.res.mem != nil {
 		errs = append(errs, e.res.mem.Close())
 	}
+	if e.desc != nil && e.desc.adjustMem != nil {
+		errs = append(errs, e.desc.adjustMem.Close())
+	}
 	if e.desc != nil {
 		errs = append(errs, e.desc.mem.Close())
 	}
@@ -291,16 +299,15 @@ func (e *Executor) fail(err error) error {
 	return e.failed
 }
 
-// Open implements executor.Executor. A TopP of 0 is taken as 1.
+// Open implements executor.Executor.
 func (e *Executor) Open(c executor.SeqConfig) (step.Slot, error) {
 	if err := e.usable(); err != nil {
 		return -1, err
 	}
-	p := &c.Sampling
-	if !(p.Temperature >= 0 && p.Temperature <= 1e6) || !(p.TopP >= 0 && p.TopP <= 1) || p.TopK < 0 {
-		return -1, fmt.Errorf("cudaexec: open: temperature %v, top-p %v, top-k %d: expected 0 to 1e6, 0 to 1, at least 0",
-			p.Temperature, p.TopP, p.TopK)
+	if err := c.Check(&e.info); err != nil {
+		return -1, fmt.Errorf("cudaexec: open: %w", err)
 	}
+	c.PromptLen = min(c.PromptLen, e.cfg.MaxContext) // no position is beyond
 	n := len(e.free)
 	if n == 0 {
 		return -1, executor.ErrNoSlot
@@ -315,6 +322,9 @@ func (e *Executor) Open(c executor.SeqConfig) (step.Slot, error) {
 		sl.table[i] = -1
 	}
 	sl.open, sl.length, sl.cfg = true, 0, c
+	if c.Sampling.Penalizes() {
+		sl.past.reset(c.PromptLen)
+	}
 	e.openSlots.Add(1)
 	return s, nil
 }

@@ -160,9 +160,20 @@ func (q *queue) headBlock(l *layout, first, n int, last bool) {
 	q.op("logitstats", -1, e.set.LogitStats(e.stream, &kernels.LogitstatsParams{
 		Head: e.head(), Samples: samples, Logits: ptr(b.logits), Stats: ptr(b.stats), Top: ptr(b.top), Ld: ld, First: int32(first),
 	}, n))
+	adjust := kernels.AdjustParams{
+		Head: e.head(), Samples: samples, Adjusts: e.desc.adjustMem.Device(), Saved: ptr(b.saved), Logits: ptr(b.logits), Stats: ptr(b.stats),
+		Ld: ld, First: int32(first),
+	}
+	if e.adjusted > 0 {
+		q.op("adjust", -1, e.set.Adjust(e.stream, &adjust, n))
+	}
 	q.op("sample", -1, e.set.Sample(e.stream, &kernels.SampleParams{
 		Head: e.head(), Samples: samples, Logits: ptr(b.logits), Stats: ptr(b.stats), Ld: ld, First: int32(first),
 	}, n))
+	if e.adjusted > 0 {
+		adjust.Settle = 1
+		q.op("adjust back", -1, e.set.Adjust(e.stream, &adjust, n))
+	}
 	if r := e.cfg.Router; r != nil {
 		p := kernels.ScoreParams{
 			Head: e.head(), Samples: samples, Hidden: ptr(b.hidden), Weight: ptr(e.w.router), Stats: ptr(b.stats), Bias: r.Bias, First: int32(first),

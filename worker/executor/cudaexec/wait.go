@@ -85,7 +85,11 @@ func (e *Executor) report(b *step.Batch, r *step.Result) {
 	r.Out = growOut(r.Out, len(e.picks))
 	for i, p := range e.picks {
 		o, row, s := &r.Out[i], &b.Rows[p.row], &e.res.stats[i]
-		*o = step.Out{Row: p.row, Position: p.position, Top: o.Top[:0], Hidden: o.Hidden[:0], Logits: o.Logits[:0]}
+		*o = step.Out{Row: p.row, Position: p.position, Given: p.given, Top: o.Top[:0], Hidden: o.Hidden[:0], Logits: o.Logits[:0]}
+		if p.given {
+			e.reportGiven(o, i)
+			continue
+		}
 		if row.Want&step.FHidden != 0 {
 			o.Hidden = append(o.Hidden, e.res.hidden[i*e.model.Hidden:(i+1)*e.model.Hidden]...)
 		}
@@ -103,10 +107,26 @@ func (e *Executor) report(b *step.Batch, r *step.Result) {
 		if row.Logprobs >= 0 {
 			o.Logprob = s.Logprob
 		}
-		for _, t := range e.res.top[i*kernels.MaxTop : i*kernels.MaxTop+int(p.top)] {
-			o.Top = append(o.Top, step.TopEntry{ID: t.ID, Logit: t.Logit, Logprob: t.Logit - s.LSE})
-		}
+		e.reportTop(o, i)
 	}
+}
+
+// reportTop copies the top list of output i.
+func (e *Executor) reportTop(o *step.Out, i int) {
+	for _, t := range e.res.top[i*kernels.MaxTop : i*kernels.MaxTop+int(e.picks[i].top)] {
+		o.Top = append(o.Top, step.TopEntry{ID: t.ID, Logit: t.Logit, Logprob: t.Logit - e.res.stats[i].LSE})
+	}
+}
+
+// reportGiven copies output i of a given id.
+func (e *Executor) reportGiven(o *step.Out, i int) {
+	s := &e.res.stats[i]
+	if s.Flags != 0 {
+		o.Token, o.Flags = int32(e.desc.samples[i].Given), step.FlagNaN
+		return
+	}
+	o.Token, o.Logprob = s.Token, s.Logprob
+	e.reportTop(o, i)
 }
 
 // growOut returns out with length n, keeping the buffers of its elements.

@@ -137,6 +137,8 @@ static inline unsigned __float_as_uint(float f) { unsigned u; memcpy(&u, &f, 4);
 static inline unsigned __umulhi(unsigned a, unsigned b) { return (uint64_t)a * b >> 32; }
 static inline float __fmul_rn(float a, float b) { return a * b; }
 static inline float __fadd_rn(float a, float b) { return a + b; }
+static inline float __fsub_rn(float a, float b) { return a - b; }
+static inline float __fdiv_rn(float a, float b) { return a / b; }
 static inline float rsqrtf(float v) { return 1.0f / sqrtf(v); }
 static inline int __ffs(unsigned v) { return __builtin_ffs((int)v); }
 static inline int min(int a, int b) { return a < b ? a : b; }
