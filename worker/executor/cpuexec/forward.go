@@ -35,6 +35,7 @@ type forward struct {
 	qkv      []float32   // [T, (Hq+2Hk)·D]
 	attn     []float32   // [T, Hq·D]
 	gu       []float32   // [T, 2F]
+	packed   []float32   // [T, widest input], for matmul8b
 	scores   [][]float32 // by team member: [MaxContext]
 	sum      [1]float32  // of squares, in norm
 	mm       matmulJob
@@ -59,6 +60,9 @@ func newForward(c *model.Config, w *weights, k kernels, t *team, maxTokens, maxC
 		gu:      make([]float32, maxTokens*2*c.FFN),
 		scores:  make([][]float32, t.helpers+1),
 	}
+	if k.matmul8b != nil {
+		f.packed = make([]float32, max(maxTokens, headBlock)*max(c.Hidden, q, c.FFN))
+	}
 	for i := range f.scores {
 		f.scores[i] = make([]float32, maxContext)
 	}
@@ -73,7 +77,7 @@ func newForward(c *model.Config, w *weights, k kernels, t *team, maxTokens, maxC
 
 // bytes returns the memory of the activations.
 func (f *forward) bytes() int64 {
-	n := len(f.cos) + len(f.sin) + len(f.x) + len(f.h) + len(f.qkv) + len(f.attn) + len(f.gu)
+	n := len(f.cos) + len(f.sin) + len(f.x) + len(f.h) + len(f.qkv) + len(f.attn) + len(f.gu) + len(f.packed)
 	for _, s := range f.scores {
 		n += len(s)
 	}

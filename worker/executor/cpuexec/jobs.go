@@ -10,11 +10,17 @@ type matmulJob struct {
 	y, x []float32
 	w    *matrix
 	n    int // tokens
+	// packed is how many tokens, from the first, are in f.packed too.
+	packed int
 }
 
 // matmul computes y [n, rows] = x [n, cols] · Wᵀ.
 func (f *forward) matmul(y, x []float32, w *matrix, n int) {
-	f.mm.y, f.mm.x, f.mm.w, f.mm.n = y, x, w, n
+	f.mm.y, f.mm.x, f.mm.w, f.mm.n, f.mm.packed = y, x, w, n, 0
+	if f.k.matmul8b != nil && w.bf16 != nil && w.cols%8 == 0 {
+		f.mm.packed = n &^ 7
+		pack8(f.packed, x, f.mm.packed, w.cols)
+	}
 	f.team.run(&f.mm, (w.rows+rowBlock-1)/rowBlock, n*w.rows*w.cols >= wideWork)
 }
 
@@ -23,8 +29,21 @@ func (j *matmulJob) unit(_, u int) {
 	rows, k := j.w.rows, j.w.cols
 	n := min(rowBlock, rows-first)
 	w := j.w.band(first, n)
-	t := 0
-	for ; t+4 <= j.n; t += 4 {
+	fours := n &^ 3
+	for t := 0; t < j.packed; t += 8 {
+		j.f.k.matmul8b(j.y[t*rows+first:], j.f.packed[t*k:(t+8)*k], w.bf16, fours, k, rows)
+	}
+	if fours < n && j.packed > 0 {
+		rest := w.band(fours, n-fours)
+		j.tokens(0, j.packed, first+fours, &rest)
+	}
+	j.tokens(j.packed, j.n, first, &w)
+}
+
+// tokens computes the tokens [t, end) for rows of W that begin at first.
+func (j *matmulJob) tokens(t, end, first int, w *matrix) {
+	rows, n, k := j.w.rows, w.rows, w.cols
+	for ; t+4 <= end; t += 4 {
 		y, x := j.y[t*rows+first:], j.x[t*k:(t+4)*k]
 		if w.bf16 != nil {
 			j.f.k.matmul4b(y, x, w.bf16, n, k, rows)
@@ -32,7 +51,7 @@ func (j *matmulJob) unit(_, u int) {
 			j.f.k.matmul4(y, x, w.f32, n, k, rows)
 		}
 	}
-	for ; t < j.n; t++ {
+	for ; t < end; t++ {
 		y, x := j.y[t*rows+first:], j.x[t*k:(t+1)*k]
 		if w.bf16 != nil {
 			j.f.k.matvecb(y, x, w.bf16, n, k)

@@ -20,6 +20,9 @@ type kernels struct {
 	// the float32 kernels give for the widened weights.
 	matvecb  func(y, x []float32, w []uint16, n, k int)
 	matmul4b func(y, x []float32, w []uint16, n, k, ldy int)
+	// matmul8b is matmul4b for eight rows of x, packed by pack8, and with the same
+	// bits. n is a multiple of 4, k of 8. Nil where it would not be faster.
+	matmul8b func(y, x []float32, w []uint16, n, k, ldy int)
 	// weightedSum adds Σ_p w[p]·v[p] to out [d] for v [n, d], p ascending.
 	weightedSum func(out, v, w []float32, n, d int)
 	// expSum replaces s[i] by exp(s[i]-m) and returns the sum. s[i] must not exceed m.
@@ -32,7 +35,7 @@ type kernels struct {
 // opinion in tests. The conversions to float32 forbid fused multiply-add, which
 // the compiler could use in one place and not in another.
 func goKernels() kernels {
-	return kernels{"go", goMatvec, goMatmul4, goMatvecb, goMatmul4b, goWeightedSum, goExpSum, goSiluMul}
+	return kernels{"go", goMatvec, goMatmul4, goMatvecb, goMatmul4b, nil, goWeightedSum, goExpSum, goSiluMul}
 }
 
 func goDot(x, w []float32) float32 {
@@ -74,6 +77,19 @@ func goMatvec(y, x, w []float32, n, k int) {
 func goMatmul4(y, x, w []float32, n, k, ldy int) {
 	for t := range 4 {
 		goMatvec(y[t*ldy:], x[t*k:], w, n, k)
+	}
+}
+
+// pack8 brings rows of x [n, k] into the order of matmul8b: by eight rows, in these
+// by eight columns. n and k are multiples of 8.
+func pack8(dst, x []float32, n, k int) {
+	for t := 0; t < n; t += 8 {
+		for row := range 8 {
+			from, to := x[(t+row)*k:(t+row+1)*k], dst[t*k+row*8:]
+			for i := 0; i < k; i += 8 {
+				*(*[8]float32)(to[i*8:]) = [8]float32(from[i:])
+			}
+		}
 	}
 }
 

@@ -7,7 +7,11 @@ import "golang.org/x/sys/cpu"
 // bestKernels returns the fastest kernels that this machine runs.
 func bestKernels() kernels {
 	if cpu.X86.HasAVX2 && cpu.X86.HasFMA {
-		return kernels{"avx2", avxMatvec, avxMatmul4, avxMatvecb, avxMatmul4b, avxWeightedSum, avxExpSum, avxSiluMul}
+		k := kernels{"avx2", avxMatvec, avxMatmul4, avxMatvecb, avxMatmul4b, nil, avxWeightedSum, avxExpSum, avxSiluMul}
+		if hasAVX512() {
+			k.matmul8b = avx512Matmul8b
+		}
+		return k
 	}
 	return goKernels()
 }

@@ -103,6 +103,69 @@ func TestMatmul4HasTheBitsOfMatvec(t *testing.T) {
 	}
 }
 
+// TestMatmul8HasTheBitsOfMatvec also checks what is around the results.
+func TestMatmul8HasTheBitsOfMatvec(t *testing.T) {
+	k := bestKernels()
+	if k.matmul8b == nil {
+		t.Skip("this machine has no such kernel")
+	}
+	rng := rand.New(rand.NewPCG(1, 9))
+	for _, n := range []int{0, 4, 8, 12, 32} {
+		for _, dim := range []int{8, 16, 64, 136} {
+			ldy := n + 3
+			x, w, y := randoms(rng, 8*dim), make([]uint16, n*dim), guarded(7*ldy+n)
+			for i, v := range randoms(rng, n*dim) {
+				w[i] = uint16(math.Float32bits(v) >> 16)
+			}
+			packed := make([]float32, 8*dim)
+			pack8(packed, x, 8, dim)
+			k.matmul8b(y, packed, w, n, dim, ldy)
+			checkGuard(t, y, 7*ldy+n)
+			for row := range 8 {
+				want := guarded(n)
+				k.matvecb(want, x[row*dim:], w, n, dim)
+				if got := y[row*ldy : row*ldy+n]; !slices.Equal(got, want[:n]) {
+					t.Errorf("n=%d k=%d row %d: %v, want %v", n, dim, row, got, want[:n])
+				}
+				for i := n; row < 7 && i < ldy; i++ {
+					if v := y[row*ldy+i]; v == v {
+						t.Errorf("n=%d k=%d: wrote between rows", n, dim)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestMatmulDoesNotDependOnTheBatch compares every number of tokens with one
+// token at a time, for rows that fit no block.
+func TestMatmulDoesNotDependOnTheBatch(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 10))
+	for _, k := range both() {
+		for _, cols := range []int{24, 21} {
+			const rows = 45
+			w := matrix{rows: rows, cols: cols, bf16: make([]uint16, rows*cols)}
+			for i, v := range randoms(rng, rows*cols) {
+				w.bf16[i] = uint16(math.Float32bits(v) >> 16)
+			}
+			for n := 1; n <= 21; n++ {
+				f := &forward{k: k, team: newTeam(1), packed: guarded(n * cols)[:n*cols]}
+				f.mm.f = f
+				x, y, want := randoms(rng, n*cols), guarded(n*rows), guarded(rows)
+				f.matmul(y, x, &w, n)
+				checkGuard(t, y, n*rows)
+				for row := range n {
+					k.matvecb(want, x[row*cols:(row+1)*cols], w.bf16, rows, cols)
+					if !slices.Equal(y[row*rows:(row+1)*rows], want[:rows]) {
+						t.Errorf("%s cols=%d n=%d: row %d differs", k.name, cols, n, row)
+					}
+				}
+				f.team.stop()
+			}
+		}
+	}
+}
+
 // TestBfloat16HasTheBitsOfFloat32 compares the bfloat16 kernels with the float32
 // kernels over widened weights.
 func TestBfloat16HasTheBitsOfFloat32(t *testing.T) {
