@@ -58,11 +58,12 @@ func (t *Table) Claim(keys []Key, n int) (found int, err error) {
 	pinned := 0
 	for _, key := range keys[:found] {
 		if page := p.cache.index[key]; p.state[page] == pageCached && p.cache.pages[page].tag > p.completed {
-			pinned++ // usable, though not available
+			pinned++ // can be read now, though not be written
 		}
 	}
-	if need := total - held - pinned; need > 0 && need > p.Available() {
-		return 0, fmt.Errorf("%w: want %d, %d available", ErrNoPages, need, p.Available())
+	need := total - held
+	if now := need - pinned; now > 0 && now > p.Available() || need > 0 && need > p.Coming() {
+		return 0, fmt.Errorf("%w: want %d, %d available", ErrNoPages, now, p.Available())
 	}
 	for _, key := range keys[:found] {
 		page := p.cache.index[key]

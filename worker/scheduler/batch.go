@@ -86,8 +86,8 @@ func (s *Scheduler) Next(now time.Duration) (p *Plan, wake time.Duration, ok boo
 	return p, 0, true
 }
 
-// fill adds rows: first the one that waits for pages, then those passed over too
-// often, then class by class, in the order of becoming ready.
+// fill adds rows: first those passed over too often, then class by class, in
+// the order of becoming ready.
 func (s *Scheduler) fill(p *Plan) {
 	left := budget{rows: s.cfg.MaxRows, tokens: s.cfg.MaxTokens, prefill: s.cfg.MaxTokens, chunk: s.cfg.ChunkTokens}
 	for _, q := range s.ready {
@@ -99,9 +99,6 @@ func (s *Scheduler) fill(p *Plan) {
 	// A row may preempt sequences further on, which leave s.ready.
 	s.turn = append(s.turn[:0], s.ready...)
 	defer clear(s.turn)
-	if q := s.starved; q != nil {
-		s.add(p, q, &left)
-	}
 	for _, q := range s.turn {
 		if q.passed >= maxPassed {
 			s.add(p, q, &left)
@@ -153,15 +150,18 @@ func (s *Scheduler) add(p *Plan, q *sequence, left *budget) {
 	if err != nil {
 		return // in quarantine until a step in flight completes
 	}
-	for i, page := range q.table.Pages()[:q.unsent] {
-		p.Batch.Patches = append(p.Batch.Patches, step.PagePatch{Slot: q.slot, Index: int32(i), Page: page})
+	end := q.cached + n
+	row := step.Row{Slot: q.slot, Start: int32(q.cached), Tokens: q.ids[q.cached:end:end], Logprobs: -1}
+	if q.unsent > 0 {
+		row.Prefix = q.ids[:q.cached:q.cached]
+		for i, page := range q.table.Pages()[:q.unsent] {
+			p.Batch.Patches = append(p.Batch.Patches, step.PagePatch{Slot: q.slot, Index: int32(i), Page: page})
+		}
+		q.unsent = 0
 	}
-	q.unsent = 0
 	for _, e := range entries {
 		p.Batch.Patches = append(p.Batch.Patches, step.PagePatch{Slot: q.slot, Index: e.Index, Page: e.Page})
 	}
-	end := q.cached + n
-	row := step.Row{Slot: q.slot, Start: int32(q.cached), Tokens: q.ids[q.cached:end:end], Logprobs: -1}
 	if end == len(q.ids) {
 		row.Sample = 1
 		row.Want, row.TopK, row.Logprobs = q.want, q.topK, q.logprobs

@@ -53,6 +53,30 @@ func TestPaperSection1_4ReturnAllocatesNothing(t *testing.T) {
 	}
 }
 
+// The same with lazy reservation and a prefix cache: a return looks nothing up,
+// whatever the cache has.
+func TestPaperSection1_4ReturnLooksNothingUp(t *testing.T) {
+	cfg := testConfig()
+	cfg.Reserve = ReserveLazy
+	b := newBench(t, cfg, 64, 4)
+	const prompt = 29
+	for id := ID(1); id <= 2; id++ {
+		b.must(b.s.Submit(0, id, Spec{Tokens: ids(1, 0, prompt), MaxLen: 60, Cache: true}))
+		b.admit(0)
+		b.step(0)
+	}
+	if hit := b.s.PrefixHit(2); hit != 28 {
+		t.Fatalf("%d positions from the cache, want 28", hit)
+	}
+	before := b.pool.Counts()
+	b.must(b.s.Park(2))
+	b.must(b.s.Append(0, 2, ids(2, prompt, 3)))
+	p := b.step(0)
+	if after := b.pool.Counts(); after != before || len(p.Batch.Patches) != 0 || p.Batch.Rows[0].Start != prompt {
+		t.Errorf("pages before %+v, after %+v, batch %+v", before, after, p.Batch)
+	}
+}
+
 // Section 1.4: the first token after a return is an extend over the uncached
 // ids: the own last token and what the peer wrote. Its length is never zero.
 func TestPaperSection1_4ReturnIsAnExtend(t *testing.T) {

@@ -91,9 +91,6 @@ func (s *Scheduler) makeRoom(q *sequence) bool {
 	for !fits() {
 		v := s.victim(q, oldest)
 		if v == nil {
-			if q == oldest {
-				s.starve(q) // the others are in flight
-			}
 			return false
 		}
 		s.preempt(v)

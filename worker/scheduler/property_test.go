@@ -161,8 +161,10 @@ func (m *machine) plan() {
 	for _, r := range p.Batch.Rows {
 		starts[r.Slot] = int(r.Start)
 	}
+	adopts := map[step.Slot]bool{}
 	for _, c := range p.Batch.Patches {
 		m.patch(c, starts[c.Slot])
+		adopts[c.Slot] = adopts[c.Slot] || c.Index == 0 && starts[c.Slot] > 0
 	}
 	if len(p.IDs) > m.cfg.MaxRows || p.Batch.Tokens() > m.cfg.MaxTokens {
 		m.t.Fatalf("%d rows, %d tokens", len(p.IDs), p.Batch.Tokens())
@@ -174,6 +176,9 @@ func (m *machine) plan() {
 		}
 		end := q.cached + len(r.Tokens)
 		if end > len(q.ids) || !slices.Equal(r.Tokens, q.ids[q.cached:end]) || (r.Sample == 1) != (end == len(q.ids)) {
+			m.t.Fatalf("row %+v of %+v", r, q)
+		}
+		if adopts[r.Slot] && !slices.Equal(r.Prefix, q.ids[:q.cached]) || !adopts[r.Slot] && r.Prefix != nil {
 			m.t.Fatalf("row %+v of %+v", r, q)
 		}
 		if p.Kinds[i] == Prefill && len(r.Tokens) > m.cfg.ChunkTokens {

@@ -58,6 +58,8 @@ func TestNewRefusesConfig(t *testing.T) {
 		"slots":        func(c *Config) { c.MaxSlots = 0 },
 		"queue":        func(c *Config) { c.MaxQueue = 0 },
 		"threshold":    func(c *Config) { c.Threshold = -1 },
+		"reserve":      func(c *Config) { c.Reserve = ReserveFull + 1 },
+		"ahead":        func(c *Config) { c.AheadPages = -1 },
 		"longest wait": func(c *Config) { c.LongestWait = -1 },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -21,6 +22,16 @@ type bench struct {
 	pool  *kv.Pool
 	plans []*Plan // in flight, oldest first
 	slots []step.Slot
+	// preempted are those of the last command.
+	preempted []Preemption
+}
+
+// free takes back the slots of preempted sequences.
+func (b *bench) free(all []Preemption) {
+	for _, p := range all {
+		b.slots = append(b.slots, p.Slot)
+	}
+	b.preempted = append(b.preempted, all...)
 }
 
 func newBench(t *testing.T, cfg Config, pages, size int) *bench {
@@ -52,6 +63,7 @@ func (b *bench) bind(id ID) {
 // admit admits and binds.
 func (b *bench) admit(now time.Duration) []ID {
 	ids := b.s.Admit(now)
+	b.free(b.s.TakePreempted())
 	for _, id := range ids {
 		b.bind(id)
 	}
@@ -68,7 +80,9 @@ func (b *bench) finish(id ID) error {
 
 func (b *bench) next(now time.Duration) (*Plan, time.Duration, bool) {
 	p, wake, ok := b.s.Next(now)
+	b.free(b.s.TakePreempted())
 	if p != nil {
+		b.free(p.Preempted)
 		b.plans = append(b.plans, p)
 	}
 	return p, wake, ok
@@ -91,7 +105,8 @@ func ids(id ID, from, n int) []int32 {
 	return out
 }
 
-// TestScripts runs testdata/*.txt. Time is given in milliseconds as now=.
+// TestScripts runs testdata/*.txt. Time is given in milliseconds as now=. Ids are
+// those of sequence id=, or of like= so that prefixes are shared.
 // Admission binds slots, lowest first. Every answer that changes something ends
 // with the state, after the invariants were checked.
 func TestScripts(t *testing.T) {
@@ -131,40 +146,69 @@ func newFromScript(t *testing.T, d *datadriven.TestData) *bench {
 	d.MaybeScanArgs(t, "wait", &wait)
 	d.MaybeScanArgs(t, "pages", &pages)
 	d.MaybeScanArgs(t, "size", &size)
+	d.MaybeScanArgs(t, "ahead", &cfg.AheadPages)
+	if d.HasArg("lazy") {
+		cfg.Reserve = ReserveLazy
+	}
 	cfg.LongestWait = time.Duration(wait) * time.Millisecond
 	return newBench(t, cfg, pages, size)
 }
 
 func (b *bench) command(t *testing.T, d *datadriven.TestData, out *strings.Builder) error {
-	var now, id, n, maxLen, took, live, threshold, peer int
+	var now, id, n, maxLen, took, live, threshold, peer, age, salt int
 	for key, v := range map[string]*int{
 		"now": &now, "id": &id, "n": &n, "max": &maxLen, "took": &took,
-		"live": &live, "threshold": &threshold, "peer": &peer,
+		"live": &live, "threshold": &threshold, "peer": &peer, "age": &age, "salt": &salt,
 	} {
 		d.MaybeScanArgs(t, key, v)
 	}
 	at := time.Duration(now) * time.Millisecond
 	sid := ID(id)
 	known := b.s.Known(sid)
+	like := id
+	d.MaybeScanArgs(t, "like", &like)
+	fresh := ids(ID(like), known, n)
+	spec := Spec{
+		Tokens: fresh, MaxLen: maxLen, Logprobs: -1, Age: int64(age), Visit: d.HasArg("visit"),
+		Cache: d.HasArg("cache"), Salt: [32]byte{byte(salt)},
+	}
 	switch d.Cmd {
 	case "submit":
-		return b.s.Submit(at, sid, Spec{Tokens: ids(sid, 0, n), MaxLen: maxLen, Logprobs: -1})
+		return b.s.Submit(at, sid, spec)
+	case "submit-away":
+		return b.s.SubmitAway(at, sid, spec)
 	case "submit-parked":
-		if err := b.s.SubmitParked(at, sid, Spec{Tokens: ids(sid, 0, n), MaxLen: maxLen, Logprobs: -1}); err != nil {
+		if err := b.s.SubmitParked(at, sid, spec); err != nil {
 			return err
 		}
 		b.bind(sid)
 	case "admit":
-		fmt.Fprintf(out, "admitted %v\n", b.admit(at))
+		admitted := b.admit(at)
+		b.describePreempted(out)
+		fmt.Fprintf(out, "admitted %v\n", admitted)
+		for _, id := range admitted {
+			if hit := b.s.PrefixHit(id); hit > 0 {
+				fmt.Fprintf(out, "  %d had %d in the cache at first\n", id, hit)
+			}
+		}
 	case "next":
 		p, wake, ok := b.next(at)
+		b.describePreempted(out)
 		out.WriteString(describe(p, wake, ok))
+	case "distrust":
+		b.s.Distrust()
+	case "cache":
+		c := b.pool.Counts()
+		fmt.Fprintf(out, "queries %d, hits %d, indexed %d, evictions %d, allocs %d\n", c.Queries, c.Hits, c.Indexed, c.Evictions, c.Allocs)
 	case "complete":
+		if len(b.plans) == 0 {
+			return errors.New("nothing is in flight")
+		}
 		b.complete(at, time.Duration(took)*time.Millisecond)
 	case "commit":
-		return b.s.Commit(at, sid, ids(sid, known, n)...)
+		return b.s.Commit(at, sid, fresh...)
 	case "append":
-		return b.s.Append(at, sid, ids(sid, known, n))
+		return b.s.Append(at, sid, fresh)
 	case "park":
 		return b.s.Park(sid)
 	case "truncate":
@@ -226,6 +270,17 @@ func (b *bench) state() string {
 		out.WriteString("; ")
 	}
 	c := b.pool.Counts()
-	fmt.Fprintf(&out, "pages %d free %d held %d quarantined %d promised\n", c.Free, c.Held, c.Quarantined, c.Reserved)
+	fmt.Fprintf(&out, "pages %d free %d held %d quarantined %d promised", c.Free, c.Held, c.Quarantined, c.Reserved)
+	if c.Cached > 0 {
+		fmt.Fprintf(&out, " %d cached", c.Cached)
+	}
+	out.WriteByte('\n')
 	return out.String()
+}
+
+func (b *bench) describePreempted(out *strings.Builder) {
+	for _, p := range b.preempted {
+		fmt.Fprintf(out, "preempted %d: slot %d, %d cached, parked %t\n", p.ID, p.Slot, p.Cached, p.Parked)
+	}
+	b.preempted = nil
 }
