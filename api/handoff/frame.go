@@ -98,7 +98,9 @@ type Frame struct {
 	Request uint64
 	Epoch   uint32
 	Hop     uint32
-	// From and To are models' indexes in the deployment.
+	// From and To are models' indexes in the deployment. In a Progress, To is the
+	// model that has the turn after the tokens: From, or a third one that it went
+	// on to (Hop is then that hand-off's).
 	From, To uint8
 	// Base is the position of Tokens[0], counted from the start of the prompt.
 	Base     int32

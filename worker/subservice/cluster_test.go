@@ -97,7 +97,19 @@ func startCluster(t *testing.T, l layout) *cluster {
 	for _, h := range c.hosts {
 		h.run(t)
 	}
+	c.await("links", func(h *host, s Stats) bool { return s.Links == c.links(h) })
 	return c
+}
+
+// links is the number of replicas of other models.
+func (c *cluster) links(h *host) int {
+	n := 0
+	for _, other := range c.hosts {
+		if other.sub.cfg.Model != h.sub.cfg.Model {
+			n++
+		}
+	}
+	return n
 }
 
 func (c *cluster) newHost(name, model string, l layout, d Deployment, tok *tokenizer.Tokenizer, dials []string) *host {
@@ -205,14 +217,15 @@ type outcome struct {
 	Text   string
 	Finish generate.Finish
 	Err    *generate.Error
-	// Owners[i] is the owner of the turn after token i, State the policy's state.
-	Owners []uint8
+	// Owners[n] is the owner of the turn after n tokens, where an event ended
+	// there: a gateway takes an event whole and resumes from no other place.
+	Owners map[int]uint8
 }
 
 // read follows a call to its end. Tokens are checked like a gateway does.
 func (c *cluster) read(k *call, base int) outcome {
 	c.t.Helper()
-	var o outcome
+	o := outcome{Owners: map[int]uint8{0: 0}}
 	owner := uint8(0)
 	for {
 		e, err := k.events.Next()
@@ -232,8 +245,8 @@ func (c *cluster) read(k *call, base int) outcome {
 			for _, t := range e.Tokens {
 				o.Tokens = append(o.Tokens, generate.Token{ID: t.ID, Model: t.Model})
 				o.Text += t.Text
-				o.Owners = append(o.Owners, owner)
 			}
+			o.Owners[len(o.Tokens)] = owner
 		case generate.EventFinish:
 			o.Finish = e.Finish
 			o.Text += e.Tail
@@ -252,27 +265,33 @@ func request(id uint64, maxTokens int32) *generate.Request {
 	}
 }
 
-// awaitIdle waits until a replica holds nothing.
+// awaitIdle waits until no replica holds anything.
 func (c *cluster) awaitIdle() {
+	c.t.Helper()
+	c.await("idle", func(_ *host, s Stats) bool { return s.Queued+s.Running+s.Parked+s.PagesHeld+s.Slots == 0 })
+}
+
+// await waits until all replicas are as wanted.
+func (c *cluster) await(what string, wanted func(*host, Stats) bool) {
 	c.t.Helper()
 	deadline := time.NewTimer(10 * time.Second)
 	defer deadline.Stop()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for {
-		busy := ""
-		for name, h := range c.hosts {
-			if s := h.sub.Stats(); s.Queued+s.Running+s.Parked+s.PagesHeld+s.Slots > 0 {
-				busy = fmt.Sprintf("%s: %+v", name, s)
+		late := ""
+		for _, h := range c.hosts {
+			if s := h.sub.Stats(); !wanted(h, s) {
+				late = fmt.Sprintf("%s: %+v", h.name, s)
 			}
 		}
-		if busy == "" {
+		if late == "" {
 			return
 		}
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			c.t.Fatal("not idle: " + busy)
+			c.t.Fatalf("not %s: %s", what, late)
 		}
 	}
 }

@@ -42,6 +42,10 @@ func (s *Subservice) commitHere(q *sequence, out *step.Out, d policies.Decision)
 	if done == handoff.NotDone {
 		return false
 	}
+	if err := s.sched.Park(q.sid()); err != nil {
+		s.broken(q, "park", err)
+		return true
+	}
 	s.end(q, done)
 	return true
 }
@@ -74,23 +78,23 @@ func (s *Subservice) addLogprob(t *generate.TokenEvent, lp *handoff.Logprob) {
 	}
 }
 
-// end finishes an answer that a commit on this replica ended: the entry tells
-// the gateway and releases the request everywhere, a collaborator tells the entry.
+// end finishes an answer of a parked sequence: the entry tells the gateway and
+// releases the request everywhere, a collaborator tells the entry.
 func (s *Subservice) end(q *sequence, done handoff.Done) {
 	if q.entry != nil {
 		s.finish(q, done)
 		return
 	}
-	q.turn, q.away = q.q.Owner, true
+	q.turn, q.away, q.sent = q.q.Owner, true, false
+	q.done = done
 	q.hop++
 	q.blob = nil
-	f := s.turnFrame(q)
-	f.Done = done
-	if err := q.collab.link.Send(f); err != nil {
-		// The entry will miss the end; it rebuilds the request when the link is lost.
-		s.log.Warn("end of answer not sent", "request", q.id, "err", err)
+	if len(q.dep.Models) > 2 {
+		// What other collaborators reported may still be on its way to the entry,
+		// and nobody is left here to send it again.
+		q.seen[q.turn] = min(q.seen[q.turn], int32(q.q.PromptLen))
 	}
-	s.remove(q)
+	s.sendTurn(q)
 }
 
 // finish ends a request well. Only its entry calls it.
@@ -108,9 +112,12 @@ func (s *Subservice) fail(q *sequence, e *generate.Error) {
 		q.entry.stream.push(generate.Event{Kind: generate.EventError, Epoch: q.epoch, Err: e})
 		s.release(q, handoff.DoneError)
 	} else {
-		s.giveBack(q.collab.link, &handoff.Frame{
+		s.giveBack(s.links[q.collab.entry], &handoff.Frame{
 			Request: q.id, Epoch: q.epoch, Hop: q.hop, From: uint8(q.q.Self), To: uint8(q.q.Owner), Code: e.Code,
 		})
+		if len(q.dep.Models) > 2 {
+			s.release(q, handoff.DoneError)
+		}
 	}
 	s.remove(q)
 }
@@ -122,10 +129,12 @@ func (s *Subservice) broken(q *sequence, op string, err error) {
 }
 
 // release tells every other model that may hold the request that it has ended.
+// A collaborator tells those that it handed the turn to, which the entry may not
+// know of yet.
 func (s *Subservice) release(q *sequence, done handoff.Done) {
 	for k := range q.dep.Models {
-		link := s.links[q.replica[k]]
-		if policies.ModelID(k) == q.q.Self || link == nil || q.seen[k] == 0 {
+		link := s.linkOf(q, policies.ModelID(k))
+		if policies.ModelID(k) == q.q.Self || policies.ModelID(k) == q.q.Owner || link == nil || q.seen[k] == 0 {
 			continue
 		}
 		f := handoff.Frame{

@@ -189,6 +189,9 @@ func (s *Subservice) applyDecision(q *sequence, out *step.Out, d policies.Decisi
 			return
 		}
 		s.handOver(q, d)
+		if d.Keep && q.collab != nil && d.To != q.q.Owner {
+			s.sendProgress(q) // the entry hears of the token, and of the third model
+		}
 		return
 	}
 	if q.collab != nil {

@@ -53,7 +53,7 @@ func (m *arrival) apply(s *Subservice) {
 	case q == nil:
 		// It has ended here; late frames change nothing.
 	case f.Kind == handoff.KindHandoff && int(f.Base) > len(q.ids), f.Kind == handoff.KindProgress && int(f.Base) > len(q.ids):
-		s.nack(m.link, f, len(q.ids))
+		s.nack(m.link, f, q.q.Self, len(q.ids))
 	case f.Kind == handoff.KindNack:
 		s.receiveNack(q, f)
 	case f.Kind == handoff.KindRelease:
@@ -79,18 +79,23 @@ func (s *Subservice) refuse(q *sequence, f *handoff.Frame, err error) {
 
 // receiveTurn applies a hand-off or progress to a sequence that is known here.
 func (s *Subservice) receiveTurn(l *peer.Link, q *sequence, f *handoff.Frame) error {
-	// A hand-off answers the one sent last; progress belongs to it.
+	// A hand-off is newer than the one sent last; progress belongs to it, or to one
+	// that the other model has made to a third.
 	expected := q.away && f.Epoch == q.epoch && (f.Kind == handoff.KindHandoff && f.Hop > q.hop ||
-		f.Kind == handoff.KindProgress && f.Hop == q.hop && f.From == uint8(q.turn))
-	if !expected && (f.Epoch != q.fence.Epoch() || f.Hop != q.fence.Hop()) {
+		f.Kind == handoff.KindProgress && f.Hop >= q.hop && (f.Hop > q.hop || f.From == uint8(q.turn)))
+	if !expected && (f.Kind == handoff.KindProgress || f.Epoch != q.fence.Epoch() || f.Hop != q.fence.Hop()) {
 		return fmt.Errorf("%w: %s of epoch %d hop %d from model %d", errNotOurTurn, f.Kind, f.Epoch, f.Hop, f.From)
 	}
-	verdict, err := q.fence.Check(f)
-	if !expected && verdict == handoff.Apply {
-		return fmt.Errorf("%w: %s of epoch %d hop %d from model %d", errNotOurTurn, f.Kind, f.Epoch, f.Hop, f.From)
-	}
-	if verdict != handoff.Apply {
-		return err
+	// Progress needs no fence: it is compared by position with what is known, and
+	// with third models in play it may come by two links in either order.
+	if f.Kind == handoff.KindHandoff {
+		verdict, err := q.fence.Check(f)
+		if !expected && verdict == handoff.Apply {
+			return fmt.Errorf("%w: %s of epoch %d hop %d from model %d", errNotOurTurn, f.Kind, f.Epoch, f.Hop, f.From)
+		}
+		if verdict != handoff.Apply {
+			return err
+		}
 	}
 	from := len(q.q.Out)
 	fresh, err := s.absorb(q, f)
@@ -101,8 +106,14 @@ func (s *Subservice) receiveTurn(l *peer.Link, q *sequence, f *handoff.Frame) er
 	if len(f.Tokens) > 0 {
 		q.seen[f.From] = max(q.seen[f.From], f.Base+int32(len(f.Tokens)))
 	}
+	for k, n := range f.Seen {
+		if k < len(q.dep.Models) {
+			q.seen[k] = max(q.seen[k], min(n, int32(len(q.ids))))
+		}
+	}
 	q.seen[q.q.Self] = int32(len(q.ids))
 	if f.Kind == handoff.KindProgress {
+		q.hop, q.turn = f.Hop, policies.ModelID(f.To)
 		if len(fresh) > 0 {
 			if err := s.sched.Commit(s.now(), q.sid(), fresh...); err != nil {
 				return err
@@ -114,8 +125,8 @@ func (s *Subservice) receiveTurn(l *peer.Link, q *sequence, f *handoff.Frame) er
 	q.hop = f.Hop
 	q.away = false
 	q.q.From = policies.ModelID(f.From)
+	q.replica[f.From], _ = l.Peer()
 	if q.collab != nil {
-		q.collab.link = l
 		q.collab.logprobs = nil
 	} else {
 		s.reportArrived(q, from, f)
@@ -134,8 +145,8 @@ func (s *Subservice) absorb(q *sequence, f *handoff.Frame) ([]int32, error) {
 		case int(t.ID) >= s.info.Vocab || int(t.Model) >= len(q.dep.Models):
 			return nil, fmt.Errorf("%w: token %d of model %d at position %d", handoff.ErrConflict, t.ID, t.Model, at)
 		case at < known:
-			if q.ids[at] != t.ID {
-				return nil, fmt.Errorf("%w: token %d at position %d, have %d", handoff.ErrConflict, t.ID, at, q.ids[at])
+			if n := at - q.q.PromptLen; q.ids[at] != t.ID || n >= 0 && uint8(q.q.Models[n]) != t.Model {
+				return nil, fmt.Errorf("%w: token %d of model %d at position %d, have %d", handoff.ErrConflict, t.ID, t.Model, at, q.ids[at])
 			}
 		case len(q.q.Out) >= int(q.params.MaxTokens):
 			return nil, fmt.Errorf("%w: more than %d tokens", handoff.ErrConflict, q.params.MaxTokens)
@@ -210,7 +221,7 @@ func (s *Subservice) receiveNew(l *peer.Link, f *handoff.Frame, old *sequence) {
 	case f.Done != handoff.NotDone || old == nil && s.ended.has(f.Request, f.Epoch):
 		return
 	case f.First == nil:
-		s.nack(l, f, 0)
+		s.nack(l, f, policies.ModelID(f.To), 0)
 		return
 	}
 	if old != nil {
@@ -249,7 +260,7 @@ func (s *Subservice) newCollaborator(l *peer.Link, f *handoff.Frame) (*sequence,
 	if p.PromptLen < 1 || p.Sampling.MaxTokens < 1 || answer >= int(p.Sampling.MaxTokens) || len(f.Tokens) >= s.info.MaxContext {
 		return nil, generate.CodeInvalid
 	}
-	q := &sequence{id: f.Request, epoch: f.Epoch, hop: f.Hop, dep: dep, params: p.Sampling, collab: &collabState{link: l}}
+	q := &sequence{id: f.Request, epoch: f.Epoch, hop: f.Hop, dep: dep, params: p.Sampling, age: p.Age, collab: &collabState{entry: p.Entry}}
 	q.q = policies.Req{
 		ID: q.id, Self: dep.Self, From: policies.ModelID(f.From), Owner: policies.Entry,
 		PromptLen: int(p.PromptLen), Sampling: &q.params,
@@ -280,10 +291,10 @@ func (s *Subservice) newCollaborator(l *peer.Link, f *handoff.Frame) (*sequence,
 }
 
 // nack tells the sender how much of a request is known here.
-func (s *Subservice) nack(l *peer.Link, f *handoff.Frame, known int) {
+func (s *Subservice) nack(l *peer.Link, f *handoff.Frame, self policies.ModelID, known int) {
 	n := handoff.Frame{
 		Kind: handoff.KindNack, Request: f.Request, Epoch: f.Epoch, Hop: f.Hop,
-		From: f.To, To: f.From, Known: int32(known),
+		From: uint8(self), To: f.From, Known: int32(known),
 	}
 	if err := l.Send(&n); err != nil {
 		s.log.Warn("nack not sent", "request", f.Request, "err", err)
@@ -292,8 +303,12 @@ func (s *Subservice) nack(l *peer.Link, f *handoff.Frame, known int) {
 
 // receiveNack sends the turn again from what the other side has.
 func (s *Subservice) receiveNack(q *sequence, f *handoff.Frame) {
-	if f.Epoch != q.epoch || f.Hop != q.hop || !q.away || f.From != uint8(q.turn) || int(f.Known) > len(q.ids) {
+	if f.Epoch != q.epoch || int(f.Known) > len(q.ids) || int(f.From) >= len(q.dep.Models) {
 		return
+	}
+	q.seen[f.From] = min(q.seen[f.From], f.Known)
+	if f.Hop != q.hop || !q.away || f.From != uint8(q.turn) {
+		return // it missed progress; the next one tells it all
 	}
 	q.seen[q.turn] = f.Known
 	q.sent = false
@@ -306,6 +321,9 @@ func (s *Subservice) receiveRelease(q *sequence, f *handoff.Frame) {
 	switch {
 	case f.Epoch < q.epoch:
 	case q.collab != nil:
+		if len(q.dep.Models) > 2 {
+			s.release(q, f.Done)
+		}
 		s.remove(q)
 	case f.Done == handoff.DoneError && q.away && f.From == uint8(q.turn):
 		q.seen[q.turn] = 0
@@ -325,7 +343,11 @@ func (s *Subservice) reject(l *peer.Link, f *handoff.Frame, code string) {
 // giveBack sends a Release that says why a collaborator cannot go on.
 func (s *Subservice) giveBack(l *peer.Link, f *handoff.Frame) {
 	f.Kind, f.Done = handoff.KindRelease, handoff.DoneError
-	if err := l.Send(f); err != nil {
+	err := peer.ErrLinkDown
+	if l != nil {
+		err = l.Send(f)
+	}
+	if err != nil {
 		s.log.Warn("rejection not sent", "request", f.Request, "err", err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/tokenrouter/tokenrouter/api/generate"
 	"github.com/tokenrouter/tokenrouter/policies"
@@ -36,7 +37,7 @@ func (s *Subservice) prepare(req *generate.Request) (*submission, *generate.Erro
 	}
 	params.StopIDs = s.cfg.StopIDs
 	q := &sequence{
-		id: req.ID, epoch: req.Epoch, dep: dep, params: params, ids: prompt,
+		id: req.ID, epoch: req.Epoch, dep: dep, params: params, ids: prompt, age: time.Now().UnixNano(),
 		entry: &entryState{stream: newStream(), decoder: s.cfg.Tokenizer.NewDecoder(true)},
 	}
 	q.q = policies.Req{ID: q.id, Self: dep.Self, From: policies.Client, Owner: dep.Self, PromptLen: len(prompt), Sampling: &q.params}

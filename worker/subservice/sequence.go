@@ -7,7 +7,6 @@ import (
 	"github.com/tokenrouter/tokenrouter/api/handoff"
 	"github.com/tokenrouter/tokenrouter/api/sampling"
 	"github.com/tokenrouter/tokenrouter/policies"
-	"github.com/tokenrouter/tokenrouter/worker/peer"
 	"github.com/tokenrouter/tokenrouter/worker/scheduler"
 	"github.com/tokenrouter/tokenrouter/worker/step"
 	"github.com/tokenrouter/tokenrouter/worker/tokenizer"
@@ -31,6 +30,9 @@ type sequence struct {
 	ids   []int32
 	fence handoff.Fence
 
+	// age is when the entry took the request (Unix time, ns).
+	age int64
+
 	// seen[k] is the number of ids that model k has; seen[self] is len(ids).
 	seen [policies.MaxModels]int32
 	// replica[k] is the replica that serves model k for this request, once chosen.
@@ -43,6 +45,9 @@ type sequence struct {
 	// waits for one since lost.
 	sent bool
 	lost time.Duration
+	// done says that the hand-off of the turn ends the answer; the sequence is
+	// removed once that is sent.
+	done handoff.Done
 	// blob is the payload that the policy added to the hand-off of the turn.
 	blob []byte
 
@@ -59,10 +64,10 @@ type entryState struct {
 	reportedState policies.State
 }
 
-// collabState is what only a collaborator keeps: the link to whoever handed the
-// request here first, and the tokens committed since the entry last heard.
+// collabState is what only a collaborator keeps: the entry replica, and what
+// goes with the tokens committed since the entry last heard.
 type collabState struct {
-	link     *peer.Link
+	entry    string
 	logprobs []handoff.Logprob // aligned with ids[len(ids)-len(logprobs):]
 }
 

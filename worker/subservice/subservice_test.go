@@ -30,6 +30,10 @@ func straight(t *testing.T, l layout, req *generate.Request) outcome {
 	o := outcome{Prompt: req.PromptIDs}
 	ids := slices.Clone(req.PromptIDs)
 	turn := policies.Entry
+	q := &policies.Req{ID: req.ID, PromptLen: len(req.PromptIDs), Sampling: &req.Sampling}
+	if v, to := set.For(turn).Receive(q, &policies.Handoff{From: policies.Client}); v == policies.Bounce {
+		turn = to
+	}
 	for {
 		s := script(executor.SeqConfig{Sampling: req.Sampling, Model: uint8(turn)}, ids)
 		q := &policies.Req{ID: req.ID, Self: turn, Owner: policies.Entry, PromptLen: len(req.PromptIDs), Out: ids[len(req.PromptIDs):], Sampling: &req.Sampling}
@@ -64,6 +68,11 @@ func layouts() map[string]layout {
 	return map[string]layout{
 		"r-stitch": pair("r-stitch", 0.6), "r-stitch, large keeps the turn": pair("r-stitch", 0.05),
 		"random": pair("random", 0.3), "trace": pair("trace", 0),
+		"me, two models":   {policy: "me", replicas: []int{1, 1}},
+		"me, three models": {policy: "me", settings: policies.Settings{Weights: []float64{2, 3, 5}}, replicas: []int{1, 1, 1}},
+		"request-level":    pair("request-level", 0.5),
+		"trace, three models": {policy: "trace", replicas: []int{1, 1, 1}, settings: policies.Settings{
+			Trace: "0 1 drop, 0@1 2 keep, 1@2 1 keep, 2@1 2 drop, 2@2 2 keep, 3@2 1 keep, 4@1 0 keep, 6 2 keep, 7@2 1 drop, 7@1 1 keep, 8@1 2 keep"}},
 		"single": {policy: "single", replicas: []int{1}},
 	}
 }
@@ -104,14 +113,14 @@ func TestResumeAtEveryPosition(t *testing.T) {
 			req := request(7, 40)
 			k, _ := c.open("m0-0", req)
 			whole := c.read(k, 0)
-			for n := range whole.Tokens {
+			for n, owner := range whole.Owners {
+				if n == len(whole.Tokens) {
+					continue
+				}
 				again := *req
 				again.ID = uint64(1000 + n)
 				again.Epoch = uint32(n + 1)
-				again.Resume = &generate.Resume{PromptIDs: whole.Prompt, Tokens: whole.Tokens[:n]}
-				if n > 0 {
-					again.Resume.Owner = whole.Owners[n-1]
-				}
+				again.Resume = &generate.Resume{PromptIDs: whole.Prompt, Tokens: whole.Tokens[:n], Owner: owner}
 				k, resp := c.open("m0-0", &again)
 				if resp.StatusCode != http.StatusOK {
 					t.Fatalf("resume at %d: status %d", n, resp.StatusCode)

@@ -10,6 +10,11 @@ import (
 	"github.com/tokenrouter/tokenrouter/worker/peer"
 )
 
+// resendHops is what a re-send to another replica adds to the hop. It is more
+// than one so that whatever the lost replica had started, hand-offs to third
+// models included, is older than the new turn.
+const resendHops = 256
+
 // retryWait is how soon a turn whose link was full is offered again.
 const retryWait = 5 * time.Millisecond
 
@@ -37,6 +42,9 @@ func (s *Subservice) sendTurn(q *sequence) {
 			}
 			s.handoffs++
 			delete(s.lost, q.id)
+			if q.done != handoff.NotDone {
+				s.remove(q)
+			}
 			return
 		}
 	}
@@ -53,18 +61,28 @@ func (s *Subservice) turnFrame(q *sequence) *handoff.Frame {
 	f := &handoff.Frame{
 		Kind: handoff.KindHandoff, Request: q.id, Epoch: q.epoch, Hop: q.hop,
 		From: uint8(q.q.Self), To: uint8(q.turn), Base: base, Tokens: q.tokensFrom(base),
-		State: append([]byte(nil), q.q.State.Get()...), Blob: q.blob,
+		State: append([]byte(nil), q.q.State.Get()...), Blob: q.blob, Done: q.done,
 	}
 	if q.collab != nil {
 		f.Logprobs = q.logprobsFrom(base)
 	}
 	if base == 0 {
-		f.First = &handoff.First{Deployment: q.dep.Name, PromptLen: int32(q.q.PromptLen), Sampling: q.params}
+		f.First = &handoff.First{
+			Deployment: q.dep.Name, PromptLen: int32(q.q.PromptLen), Entry: s.entryOf(q), Age: q.age, Sampling: q.params,
+		}
 	}
 	if len(q.dep.Models) > 2 {
 		f.Seen = append([]int32(nil), q.seen[:len(q.dep.Models)]...)
 	}
 	return f
+}
+
+// entryOf is the name of the replica that owns the request.
+func (s *Subservice) entryOf(q *sequence) string {
+	if q.collab != nil {
+		return q.collab.entry
+	}
+	return s.cfg.Replica
 }
 
 // tokensFrom returns the ids from base on with the models that wrote them.
@@ -90,16 +108,20 @@ func (q *sequence) logprobsFrom(base int32) []handoff.Logprob {
 	return q.collab.logprobs[len(q.collab.logprobs)-want:]
 }
 
-// sendProgress tells the entry what a collaborator that keeps the turn has committed.
+// sendProgress tells the entry what a collaborator has committed that keeps the
+// turn, or has given it to a third model.
 func (s *Subservice) sendProgress(q *sequence) {
-	owner := q.q.Owner
+	owner, turn := q.q.Owner, q.q.Self
+	if q.away {
+		turn = q.turn
+	}
 	base := q.seen[owner]
 	f := handoff.Frame{
 		Kind: handoff.KindProgress, Request: q.id, Epoch: q.epoch, Hop: q.hop,
-		From: uint8(q.q.Self), To: uint8(owner), Base: base, Tokens: q.tokensFrom(base),
+		From: uint8(q.q.Self), To: uint8(turn), Base: base, Tokens: q.tokensFrom(base),
 		State: append([]byte(nil), q.q.State.Get()...), Logprobs: q.logprobsFrom(base),
 	}
-	if err := q.collab.link.Send(&f); err != nil {
+	if err := s.sendToEntry(q, &f); err != nil {
 		// The tokens go with the next progress or with the turn.
 		s.log.Debug("progress not sent", "request", q.id, "err", err)
 		return
@@ -108,21 +130,36 @@ func (s *Subservice) sendProgress(q *sequence) {
 	q.collab.logprobs = nil
 }
 
+// sendToEntry sends a frame to the entry of a request that is on loan here.
+func (s *Subservice) sendToEntry(q *sequence, f *handoff.Frame) error {
+	link := s.links[q.collab.entry]
+	if link == nil {
+		return peer.ErrLinkDown
+	}
+	return link.Send(f)
+}
+
 // linkTo returns the link to the replica that has, or gets, the turn of q;
-// nil if none is up. The first choice depends on the request alone, so that all
-// replicas agree on it; a replica that is down is skipped.
+// nil if none is up.
 func (s *Subservice) linkTo(q *sequence) *peer.Link {
 	if q.collab != nil && q.turn == q.q.Owner {
-		return q.collab.link
+		return s.links[q.collab.entry]
 	}
-	if link := s.links[q.replica[q.turn]]; link != nil {
+	return s.linkOf(q, q.turn)
+}
+
+// linkOf returns the link to the replica that serves model k for a request; nil
+// if none is up. The first choice depends on the request alone, so that all
+// replicas agree on it; one that is down is skipped.
+func (s *Subservice) linkOf(q *sequence, k policies.ModelID) *peer.Link {
+	if link := s.links[q.replica[k]]; link != nil {
 		return link
 	}
-	names := q.dep.Replicas[q.turn]
+	names := q.dep.Replicas[k]
 	for i := range names {
 		name := names[(q.id+uint64(i))%uint64(len(names))]
 		if link := s.links[name]; link != nil {
-			q.replica[q.turn] = name
+			q.replica[k] = name
 			return link
 		}
 	}
@@ -167,7 +204,7 @@ func (m *linkChange) apply(s *Subservice) {
 	}
 	s.log.Warn("peer link lost", "peer", name, "err", m.err)
 	for _, q := range s.seqs {
-		if q.collab != nil && q.collab.link == m.link {
+		if q.collab != nil && q.collab.entry == name {
 			s.remove(q) // its entry is gone, or will rebuild it
 			continue
 		}
@@ -185,7 +222,7 @@ func (s *Subservice) forgetReplica(q *sequence, name string) {
 		q.replica[k] = ""
 		q.seen[k] = 0
 		if q.away && q.sent && q.turn == policies.ModelID(k) {
-			q.hop++
+			q.hop += resendHops
 			q.sent = false
 			s.sendTurn(q)
 		}
