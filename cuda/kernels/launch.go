@@ -65,7 +65,7 @@ func (s *Set) Adjust(st *driver.Stream, p *AdjustParams, samples int) error {
 
 // Sample draws tokens. LogitStats comes before it.
 func (s *Set) Sample(st *driver.Stream, p *SampleParams, samples int) error {
-	return run(st, s.sample, samples, 1, 1024, p)
+	return run(st, s.sample, samples, 1, 512, p)
 }
 
 // Score runs a linear router head.

@@ -101,7 +101,7 @@ func Variants(d Dims) []Variant {
 	dims := d.defines()
 	vs := []Variant{
 		{"attn", dims, 208}, {"attncombine", dims, 64}, {"embed", dims, 64}, {"logitstats", dims, 64},
-		{"qkvpost", dims, 64}, {"rmsnorm", dims, 128}, {"sample", dims, 64}, {"score", dims, 64}, {"silumul", dims, 64},
+		{"qkvpost", dims, 64}, {"rmsnorm", dims, 128}, {"sample", dims, 128}, {"score", dims, 64}, {"silumul", dims, 64},
 	}
 	return append(vs, anyModel()...)
 }

@@ -6,7 +6,7 @@
 //   draw argmax z(i)/T + g(i), lowest id on ties,
 //   g(i) = -ln(-ln(1 - (w + 0.5) / 2^32)), w = word i of the stream (seed, position, model, token)
 //
-// One block of 1024 threads a row. Both cuts are found exactly on 64-bit keys, digit by digit, so the kept set is the
+// One block of 512 threads a row. Both cuts are found exactly on 64-bit keys, digit by digit, so the kept set is the
 // ids whose key is at least a bound. Sums of e for top-p are integers in units of 2^-40: their order does not matter.
 // Precondition: logitstats has run. Rows flagged by it keep token 0. The logits of samples with adjustments have been changed
 // since: their largest is found again here, and adjust sets their log-probability later.
@@ -16,7 +16,7 @@
 #include "topkey.cuh"
 #include "philox.cuh"
 
-constexpr int THREADS = 1024;
+constexpr int THREADS = 512;
 constexpr double GUMBEL_MAX = 23.0;   // above every g
 constexpr double UNIT = 1099511627776.0; // 2^40
 
