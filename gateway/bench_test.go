@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"github.com/sourcegraph/conc/pool"
+
+	"github.com/tokenrouter/tokenrouter/gateway/session"
+	"github.com/tokenrouter/tokenrouter/gateway/session/sessiontest"
 )
 
 // BenchmarkStreams measures the whole path of many streams: fake entry, fence,
@@ -25,11 +28,11 @@ func BenchmarkStreams(b *testing.B) {
 	}{{1, 0}, {64, 0}, {512, 0}, {64, time.Millisecond}, {512, 10 * time.Millisecond}} {
 		streams := bc.streams
 		b.Run(fmt.Sprintf("streams=%d/step=%s", streams, bc.step), func(b *testing.B) {
-			e := &fakeEntry{name: "e1", script: words(tokens)}
+			e := &sessiontest.Entry{ID: "e1", Script: sessiontest.Words(tokens)}
 			if bc.step > 0 {
-				e.gate = after(bc.step)
+				e.Gate = after(bc.step)
 			}
-			g, err := New(Config{Deployments: []Deployment{deploy(e)}})
+			g, err := New(Config{Deployments: []session.Deployment{deploy(e)}})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -2,175 +2,93 @@ package gateway
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"strconv"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sourcegraph/conc"
-	"github.com/sourcegraph/conc/panics"
 
 	"github.com/tokenrouter/tokenrouter/api/generate"
 	"github.com/tokenrouter/tokenrouter/api/openai"
-	"github.com/tokenrouter/tokenrouter/api/sampling"
+	"github.com/tokenrouter/tokenrouter/gateway/session"
 )
 
 // call is one client request on its way through the gateway. All fields belong
-// to the handler's goroutine; sessions belong to their pumps.
+// to the handler's goroutine; sessions belong to the feed.
 type call struct {
 	g       *Gateway
-	d       *deployment
+	d       *session.Served
 	kind    openai.Kind
 	options openai.Options
 	choices []*choice
+	feed    *session.Feed
+	series  *session.Series
 
 	id      string // of the answer, as the client sees it
 	arrived time.Time
-	events  chan event
 	// waiting counts choices not yet admitted, running those not yet ended.
 	waiting, running int
 	firstToken       time.Duration // since arrived; 0 before the first token
-
-	// The deployment's own series, looked up once: tokens by model index.
-	tokens              []prometheus.Counter
-	toFirst, interToken prometheus.Observer
 }
 
-// event is a message from the pump of a choice. Exactly one of admitted, a
-// non-empty update and err is set.
-type event struct {
-	choice   int
-	admitted bool
-	prompt   int // tokens, with admitted
-	update
-	err error
-}
-
-// eventQueue bounds the events between the pumps and the client's writer. When
-// it is full the pumps wait, which holds the entry's stream back.
-const eventQueue = 32
-
-func newCall(g *Gateway, d *deployment, kind openai.Kind, o openai.Options, requests []generate.Request) *call {
+// newCall returns a call for the given prompts, each with options.N choices.
+// Choice k of prompt p has index p·N+k.
+func newCall(g *Gateway, d *session.Served, kind openai.Kind, o openai.Options, set session.Settings, prompts []generate.Request) (*call, error) {
+	c := &call{g: g, d: d, kind: kind, options: o, arrived: time.Now(), series: g.cfg.Session.Metrics.Series(d)}
+	var sessions []*session.Session
+	for _, p := range prompts {
+		requests, err := d.Requests(&set, p)
+		if err != nil {
+			return nil, err
+		}
+		for k := range requests {
+			c.choices = append(c.choices, &choice{
+				index: len(sessions), again: k > 0, logprobs: o.Logprobs >= 0,
+				extension: openai.Extension{Policy: d.Policy, Models: d.Models, Ignored: o.Ignored},
+			})
+			sessions = append(sessions, session.New(&g.cfg.Session, d, &requests[k]))
+		}
+	}
 	prefix := "cmpl-"
 	if kind == openai.Chat {
 		prefix = "chatcmpl-"
 	}
-	c := &call{
-		g: g, d: d, kind: kind, options: o, arrived: time.Now(),
-		id:     prefix + strconv.FormatUint(requests[0].ID, 16),
-		events: make(chan event, eventQueue), waiting: len(requests), running: len(requests),
-		toFirst: g.metrics.firstToken.WithLabelValues(d.Name), interToken: g.metrics.interToken.WithLabelValues(d.Name),
-	}
-	for _, m := range d.Models {
-		c.tokens = append(c.tokens, g.metrics.tokens.WithLabelValues(d.Name, m))
-	}
-	for i, r := range requests {
-		ch := &choice{index: i, logprobs: o.Logprobs >= 0, session: newSession(g, d, r)}
-		ch.extension = openai.Extension{Policy: d.Policy, Models: d.Models, Ignored: o.Ignored}
-		c.choices = append(c.choices, ch)
-	}
-	return c
+	c.id = prefix + strconv.FormatUint(sessions[0].ID(), 16)
+	c.feed = session.NewFeed(&g.cfg.Session, sessions)
+	c.waiting, c.running = len(sessions), len(sessions)
+	return c, nil
 }
 
-// request fills a Generate request with what both endpoints share.
-func (d *deployment) request(o *openai.Options) generate.Request {
-	p := sampling.Params{
-		Temperature: d.Defaults.Temperature, TopP: d.Defaults.TopP, TopK: d.Defaults.TopK,
-		MaxTokens: int32(o.MaxTokens), Logprobs: o.Logprobs,
+// settings are a client's options without the prompt.
+func settings(o *openai.Options) session.Settings {
+	return session.Settings{
+		Temperature: o.Temperature, TopP: o.TopP, TopK: o.TopK, MinP: o.MinP,
+		RepetitionPenalty: o.RepetitionPenalty, FrequencyPenalty: o.FrequencyPenalty, PresencePenalty: o.PresencePenalty,
+		LogitBias: o.LogitBias, Seed: o.Seed,
+		// Check has compared both limits with the context.
+		MaxTokens: int32(o.MaxTokens), NoTokens: o.NoTokens, MinTokens: o.MinTokens,
+		Logprobs: o.Logprobs, Stops: o.Stop, StopIDs: o.StopIDs, IgnoreEOS: o.IgnoreEOS, N: o.N,
 	}
-	if o.Temperature != nil {
-		p.Temperature = float32(*o.Temperature)
-	}
-	if o.TopP != nil {
-		p.TopP = max(float32(*o.TopP), minTopP)
-	}
-	if o.TopK != nil {
-		p.TopK = min(*o.TopK, int32(d.Vocab))
-	}
-	switch {
-	case o.Seed != nil:
-		p.Seed = *o.Seed
-	default:
-		p.Seed = random64()
-	}
-	r := generate.Request{ID: random64(), Deployment: d.Name, Sampling: p}
-	if o.MaxTokens == 0 {
-		r.DefaultMaxTokens = true
-		r.Sampling.MaxTokens = int32(d.MaxContext)
-	}
-	return r
 }
 
-// minTopP keeps a tiny top_p from becoming zero in single precision. Any value
-// this small keeps the most probable token alone.
-const minTopP = 1e-9
-
-func random64() uint64 {
-	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return binary.LittleEndian.Uint64(b[:])
-}
-
-// run serves the call: pumps read the entries' streams, out writes what they
-// bring. It returns when every stream has ended and every pump has stopped. An
+// run serves the call: the feed reads the entries' streams, out writes what they
+// bring. It returns when every stream has ended and nothing runs any more. An
 // error before out has started is for the caller to send.
-func (c *call) run(ctx context.Context, out output) error {
+func (c *call) run(ctx context.Context, to *client, out output) error {
 	ctx, cancel := context.WithCancelCause(ctx)
-	var pumps conc.WaitGroup
-	defer pumps.Wait()
+	var feed conc.WaitGroup
+	defer feed.Wait()
 	defer cancel(nil)
 	timeout := time.AfterFunc(c.g.cfg.RequestTimeout, func() { cancel(errTimeout) })
 	defer timeout.Stop()
-	for _, ch := range c.choices {
-		pumps.Go(func() { c.pump(ctx, ch) })
-	}
+	// The entries are let go as soon as the client is too slow, also while a write
+	// to it still blocks.
+	to.watch(func() { cancel(errTooSlow) })
+	feed.Go(func() { c.feed.Run(ctx) })
 	err := c.deliver(ctx, out)
 	if err != nil {
 		cancel(err)
 	}
 	return err
-}
-
-// pump drives one choice's session and ends with one last event, unless ctx
-// ends first. A panic becomes the request's error.
-func (c *call) pump(ctx context.Context, ch *choice) {
-	send := func(e event) bool {
-		e.choice = ch.index
-		select {
-		case c.events <- e:
-			return true
-		case <-ctx.Done():
-			return false
-		}
-	}
-	if caught := panics.Try(func() { ch.session.pump(ctx, send) }); caught != nil {
-		c.g.cfg.Logger.Error("panic in a request", "request", ch.session.req.ID, "err", caught.AsError())
-		ch.session.close()
-		send(event{err: errPanic})
-	}
-}
-
-// pump sends everything that the session brings.
-func (s *session) pump(ctx context.Context, send func(event) bool) {
-	defer s.close()
-	if err := s.open(ctx); err != nil {
-		send(event{err: err})
-		return
-	}
-	if !send(event{admitted: true, prompt: len(s.ledger.prompt)}) {
-		return
-	}
-	for {
-		u, err := s.next(ctx)
-		if err != nil {
-			send(event{err: err})
-			return
-		}
-		if !send(event{update: u}) || u.done {
-			return
-		}
-	}
 }
 
 // deliver passes events to out until every choice has ended. Events that are
@@ -180,33 +98,23 @@ func (c *call) deliver(ctx context.Context, out output) error {
 	defer beat.stop()
 	for c.running > 0 {
 		select {
-		case e := <-c.events:
-			if err := c.take(e, out); err != nil {
+		case <-c.feed.Ready():
+			for _, e := range c.feed.Take() {
+				if err := c.take(&e, out); err != nil {
+					return err
+				}
+			}
+			if err := out.flush(); err != nil {
 				return err
 			}
 		case <-beat.C:
 			if err := out.keepAlive(); err != nil {
 				return err
 			}
-			beat.reset()
-			continue
 		case <-ctx.Done():
 			return endCause(ctx)
 		case <-c.g.admission.stopped:
 			return errDraining
-		}
-		for drained := false; !drained && c.running > 0; {
-			select {
-			case e := <-c.events:
-				if err := c.take(e, out); err != nil {
-					return err
-				}
-			default:
-				drained = true
-			}
-		}
-		if err := out.flush(); err != nil {
-			return err
 		}
 		beat.reset()
 	}
@@ -223,32 +131,39 @@ func endCause(ctx context.Context) error {
 }
 
 // take handles one event.
-func (c *call) take(e event, out output) error {
-	ch := c.choices[e.choice]
+func (c *call) take(e *session.Event, out output) error {
+	ch := c.choices[e.Choice]
 	switch {
-	case e.err != nil:
-		return e.err
-	case e.admitted:
-		ch.usage.Prompt = e.prompt
+	case e.Err != nil:
+		return e.Err
+	case e.Admitted:
+		if !ch.again {
+			ch.usage.Prompt = e.PromptLen
+		}
 		if c.waiting--; c.waiting == 0 {
 			return out.start()
 		}
 		return nil
 	}
-	now := time.Now()
-	c.observe(ch, e.tokens, now)
-	ch.extension.Epoch = e.epoch
-	for i := range e.tokens {
-		t := &e.tokens[i]
+	c.observe(ch, e.Tokens)
+	ch.extension.Epoch = e.Epoch
+	if ch.usage.Cached == 0 && !ch.again {
+		ch.usage.Cached = min(e.Cached, ch.usage.Prompt)
+	}
+	if len(e.Prompt) > 0 {
+		out.prompt(ch, e.Prompt)
+	}
+	for i := range e.Tokens {
+		t := &e.Tokens[i]
 		ch.usage.Completion++
 		ch.extension.Add(t.Model, 1)
 		out.token(ch, t)
 		ch.offset += openai.Characters(t.Text)
 	}
-	if e.done {
+	if e.Done {
 		c.running--
-		ch.finish = finishName(e.finish)
-		out.finish(ch, e.tail)
+		ch.finish, ch.ended = finishName(e.Finish), e.Finish
+		out.finish(ch, e.Tail)
 	}
 	return nil
 }
@@ -261,25 +176,25 @@ func finishName(f generate.Finish) string {
 }
 
 // observe updates the metrics of tokens.
-func (c *call) observe(ch *choice, tokens []generate.TokenEvent, now time.Time) {
-	for i := range tokens {
-		c.tokens[tokens[i].Model].Inc()
-	}
-	switch {
-	case len(tokens) == 0:
+func (c *call) observe(ch *choice, tokens []session.Token) {
+	if len(tokens) == 0 {
 		return
-	case ch.last.IsZero():
-		c.toFirst.Observe(now.Sub(c.arrived).Seconds())
+	}
+	now := time.Now()
+	c.series.Count(tokens)
+	if ch.last.IsZero() {
+		c.series.First(now.Sub(c.arrived).Seconds())
 		if c.firstToken == 0 {
 			c.firstToken = now.Sub(c.arrived)
 		}
-	default:
-		c.interToken.Observe(now.Sub(ch.last).Seconds() / float64(len(tokens)))
+	} else {
+		c.series.Between(now.Sub(ch.last).Seconds() / float64(len(tokens)))
 	}
 	ch.last = now
 }
 
-// usage sums the counts of all choices.
+// usage sums the counts of all choices. A prompt counts once, however many
+// answers it gets.
 func (c *call) usage() openai.Usage {
 	var u openai.Usage
 	for _, ch := range c.choices {
@@ -288,16 +203,29 @@ func (c *call) usage() openai.Usage {
 	return u
 }
 
+// cause is how a call that ended well did.
+func (c *call) cause() session.Cause {
+	finishes := make([]generate.Finish, len(c.choices))
+	for i, ch := range c.choices {
+		finishes[i] = ch.ended
+	}
+	return session.CauseOf(finishes...)
+}
+
 // choice is one answer of a call, as far as the client has been told.
 type choice struct {
-	index    int
-	session  *session // belongs to the pump
+	index int
+	// again says that another choice has the same prompt, and counts it.
+	again    bool
 	logprobs bool
 
 	usage     openai.Usage
 	extension openai.Extension
+	ended     generate.Finish
 	finish    string
-	// offset is the length of the answer so far, in characters.
+	// recited says that some of the prompt's tokens were sent.
+	recited bool
+	// offset is the length so far of the texts of all tokens, in characters.
 	offset int
 	last   time.Time // of the latest token
 }
@@ -311,12 +239,28 @@ func logprobToken(t *generate.TokenEvent) openai.Token {
 	return out
 }
 
+// recite returns the joined text of prompt tokens and, if they are wanted, their
+// log-probabilities.
+func (ch *choice) recite(tokens []generate.TokenEvent) (text string, logprobs []openai.Token) {
+	for i := range tokens {
+		text += tokens[i].Text
+		if ch.logprobs {
+			t := logprobToken(&tokens[i])
+			t.First = !ch.recited
+			logprobs = append(logprobs, t)
+		}
+		ch.recited = true
+	}
+	return text, logprobs
+}
+
 // output is where a call's answer goes: a stream of chunks or one body. Its
 // methods are called by one goroutine, and flush after every batch of others.
 type output interface {
 	// start is called once, when all choices are admitted.
 	start() error
-	token(ch *choice, t *generate.TokenEvent)
+	prompt(ch *choice, tokens []generate.TokenEvent)
+	token(ch *choice, t *session.Token)
 	finish(ch *choice, tail string)
 	flush() error
 	keepAlive() error

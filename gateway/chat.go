@@ -1,12 +1,11 @@
 package gateway
 
 import (
-	"net/http"
-
 	"github.com/labstack/echo/v4"
 
 	"github.com/tokenrouter/tokenrouter/api/generate"
 	"github.com/tokenrouter/tokenrouter/api/openai"
+	"github.com/tokenrouter/tokenrouter/gateway/session"
 )
 
 // chat serves POST /v1/chat/completions.
@@ -26,9 +25,7 @@ func (g *Gateway) chat(c echo.Context) error {
 	if bad := r.Check(openai.Limits{MaxContext: d.MaxContext, Vocab: d.Vocab}); bad != nil {
 		return bad
 	}
-	req := d.request(&r.Options)
-	req.Chat = true
-	req.TemplateArgs = r.TemplateArgs
+	req := generate.Request{Chat: true, TemplateArgs: r.TemplateArgs}
 	for _, m := range r.Messages {
 		// Newer clients write developer for what templates know as system.
 		if m.Role == "developer" {
@@ -38,7 +35,7 @@ func (g *Gateway) chat(c echo.Context) error {
 			Role: m.Role, Content: m.Content, ToolCalls: m.ToolCalls, ToolCallID: m.ToolCallID, Name: m.Name,
 		})
 	}
-	return g.serve(c, newCall(g, d, openai.Chat, r.Options, []generate.Request{req}))
+	return g.serve(c, d, openai.Chat, &r.Options, settings(&r.Options), []generate.Request{req})
 }
 
 // completions serves POST /v1/completions. Every prompt is a request of its own.
@@ -58,54 +55,58 @@ func (g *Gateway) completions(c echo.Context) error {
 	if bad := r.Check(openai.Limits{MaxContext: d.MaxContext, Vocab: d.Vocab}); bad != nil {
 		return bad
 	}
-	if len(r.Prompts) > g.cfg.MaxInFlight {
-		return &openai.Error{
-			Status: http.StatusBadRequest, Type: openai.TypeInvalidRequest, Code: openai.CodeInvalidValue,
-			Param: "prompt", Message: "'prompt' holds more prompts than this server computes at a time",
-		}
-	}
-	requests := make([]generate.Request, len(r.Prompts))
+	prompts := make([]generate.Request, len(r.Prompts))
 	for i, p := range r.Prompts {
-		requests[i] = d.request(&r.Options)
-		requests[i].Prompt, requests[i].PromptIDs = p.Text, p.IDs
+		prompts[i].Prompt, prompts[i].PromptIDs = p.Text, p.IDs
 	}
-	return g.serve(c, newCall(g, d, openai.Text, r.Options, requests))
+	set := settings(&r.Options)
+	set.Echo = r.Echo
+	return g.serve(c, d, openai.Text, &r.Options, set, prompts)
 }
 
 // find looks a deployment up by its name.
-func (g *Gateway) find(name string) (*deployment, error) {
+func (g *Gateway) find(name string) (*session.Served, error) {
 	t := g.table.Load()
-	if d := t.byName[name]; d != nil {
+	if d := t.Find(name); d != nil {
 		return d, nil
 	}
 	return nil, modelNotFound(t, name)
 }
 
-// serve runs a call and notes how it ended for the access log.
-func (g *Gateway) serve(c echo.Context, call *call) error {
-	n := len(call.choices)
+// serve runs a call and notes how it ended for log and metrics.
+func (g *Gateway) serve(c echo.Context, d *session.Served, kind openai.Kind, o *openai.Options, set session.Settings, prompts []generate.Request) error {
+	n := len(prompts) * o.N
+	if n > g.cfg.MaxInFlight {
+		return tooManyAtOnce(len(prompts) > 1)
+	}
+	ended := outcomeOf(c)
+	set.Salt = ended.salt
+	call, err := newCall(g, d, kind, *o, set, prompts)
+	if err != nil {
+		return err
+	}
 	if err := g.admission.acquire(n); err != nil {
-		return publicError(err)
+		return err
 	}
 	g.metrics.inFlight.Add(float64(n))
 	defer func() {
 		g.metrics.inFlight.Sub(float64(n))
 		g.admission.release(n)
 	}()
-	to := newClient(c.Response(), g.cfg.WriteTimeout)
+	to := newClient(c.Response(), &g.cfg)
 	defer to.done()
 	var out output
-	if call.options.Stream {
+	if o.Stream {
 		out = newStreamOutput(to, call)
 	} else {
 		out = newBodyOutput(to, call)
 	}
-	ended := outcomeOf(c)
 	ended.call = call
-	if err := call.run(c.Request().Context(), out); err != nil {
-		public := publicError(err)
-		ended.cause, ended.err = public.Code, err
-		ended.status = out.fail(public)
+	if err := call.run(c.Request().Context(), to, out); err != nil {
+		ended.cause, ended.err = causeOf(err), err
+		ended.status = out.fail(publicError(err))
+		return nil
 	}
+	ended.cause = call.cause()
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/tokenrouter/tokenrouter/api/generate"
+	"github.com/tokenrouter/tokenrouter/gateway/session/sessiontest"
 )
 
 const (
@@ -94,8 +95,8 @@ func stable(s string) string {
 }
 
 // unicorn is a script in which characters span tokens and the last token is special.
-func unicorn() *script {
-	return &script{finish: generate.FinishStop, tokens: []generate.TokenEvent{
+func unicorn() *sessiontest.Script {
+	return &sessiontest.Script{Finish: generate.FinishStop, Tokens: []generate.TokenEvent{
 		{ID: 5, Text: "Hé"},
 		{ID: 6, Model: 1, Text: "", Bytes: []byte("\xf0\x9f")},
 		{ID: 7, Model: 1, Text: "🦄", Bytes: []byte("\xa6\x84")},
@@ -105,7 +106,7 @@ func unicorn() *script {
 }
 
 func TestChatStreamGolden(t *testing.T) {
-	f := start(t, nil, &fakeEntry{name: "e1", script: unicorn()})
+	f := start(t, nil, &sessiontest.Entry{ID: "e1", Script: unicorn()})
 	resp, body := f.post(chatPath, `{`+hi+`,"stream":true,"stream_options":{"include_usage":true},"foo":1}`)
 	for k, want := range map[string]string{"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"} {
 		if got := resp.Header.Get(k); got != want {
@@ -132,7 +133,7 @@ data: [DONE]
 }
 
 func TestChatBodyGolden(t *testing.T) {
-	f := start(t, nil, &fakeEntry{name: "e1", script: unicorn()})
+	f := start(t, nil, &sessiontest.Entry{ID: "e1", Script: unicorn()})
 	_, body := f.post(chatPath, `{`+hi+`,"logprobs":true}`)
 	want := `{"id":"chatcmpl-ID","object":"chat.completion","created":0,"model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Hé🦄\n\"<b>","refusal":null},"logprobs":{"content":[` +
 		`{"token":"Hé","logprob":0,"bytes":null,"top_logprobs":[]},{"token":"\ufffd\ufffd","logprob":0,"bytes":[240,159],"top_logprobs":[]},` +
@@ -146,26 +147,26 @@ func TestChatBodyGolden(t *testing.T) {
 }
 
 func TestStreamShapes(t *testing.T) {
-	tail := words(3)
-	tail.tail = "�"
+	tail := sessiontest.Words(3)
+	tail.Tail = "�"
 	for _, tc := range []struct {
 		name, path, fields string
-		script             *script
+		script             *sessiontest.Script
 		chunks             int // events with a choice
 		text, finish       string
 		completion         int
 	}{
-		{"plain", chatPath, ``, words(4), 5, " w0 w1 w2 w3", "stop", 4},
-		{"B24 length", chatPath, `"max_tokens":2`, words(4), 3, " w0 w1", "length", 2},
-		{"B37 both names", chatPath, `"max_completion_tokens":1`, words(4), 2, " w0", "length", 1},
+		{"plain", chatPath, ``, sessiontest.Words(4), 5, " w0 w1 w2 w3", "stop", 4},
+		{"B24 length", chatPath, `"max_tokens":2`, sessiontest.Words(4), 3, " w0 w1", "length", 2},
+		{"B37 both names", chatPath, `"max_completion_tokens":1`, sessiontest.Words(4), 2, " w0", "length", 1},
 		{"tail", chatPath, ``, tail, 5, " w0 w1 w2�", "stop", 3},
-		{"only the end token", chatPath, ``, &script{finish: generate.FinishStop, tokens: []generate.TokenEvent{{ID: 2}}}, 1, "", "stop", 1},
+		{"only the end token", chatPath, ``, &sessiontest.Script{Finish: generate.FinishStop, Tokens: []generate.TokenEvent{{ID: 2}}}, 1, "", "stop", 1},
 		{"logprobs keep empty tokens", chatPath, `"logprobs":true,"top_logprobs":2`, unicorn(), 6, "Hé🦄\n\"<b>", "stop", 5},
-		{"text", textPath, ``, words(4), 5, " w0 w1 w2 w3", "stop", 4},
+		{"text", textPath, ``, sessiontest.Words(4), 5, " w0 w1 w2 w3", "stop", 4},
 		{"text logprobs", textPath, `"logprobs":1`, unicorn(), 6, "Hé🦄\n\"<b>", "stop", 5},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			f := start(t, nil, &fakeEntry{name: "e1", script: tc.script})
+			f := start(t, nil, &sessiontest.Entry{ID: "e1", Script: tc.script})
 			fields := hi
 			if tc.path == textPath {
 				fields = `"model":"tiny","prompt":"A"`
@@ -215,7 +216,7 @@ func TestStreamShapes(t *testing.T) {
 }
 
 func TestCompletionsOfManyPrompts(t *testing.T) {
-	e := &fakeEntry{name: "e1", script: words(6)}
+	e := &sessiontest.Entry{ID: "e1", Script: sessiontest.Words(6)}
 	f := start(t, nil, e)
 	_, body := f.post(textPath, `{"model":"tiny","prompt":["a","b","c"],"stream":true,"stream_options":{"include_usage":true}}`)
 	chunks := events(t, body)
@@ -228,7 +229,7 @@ func TestCompletionsOfManyPrompts(t *testing.T) {
 		}
 	}
 	for i := range 3 {
-		if got := joined(chunks, i); got != e.script.text() {
+		if got := joined(chunks, i); got != e.Script.Text() {
 			t.Errorf("choice %d: %q", i, got)
 		}
 	}
@@ -239,7 +240,7 @@ func TestCompletionsOfManyPrompts(t *testing.T) {
 	if got := strings.Count(body, `"text":" w0 w1"`); got != 2 || !strings.Contains(body, `"index":1`) {
 		t.Errorf("ids: %s", body)
 	}
-	for _, r := range e.requests() {
+	for _, r := range e.Requests() {
 		if r.Chat || r.Prompt == "" && len(r.PromptIDs) == 0 {
 			t.Errorf("request %+v", r)
 		}
@@ -248,11 +249,11 @@ func TestCompletionsOfManyPrompts(t *testing.T) {
 
 // TestRequestReachesEntry checks defaults, overrides and the minted values.
 func TestRequestReachesEntry(t *testing.T) {
-	e := &fakeEntry{name: "e1", script: words(1)}
+	e := &sessiontest.Entry{ID: "e1", Script: sessiontest.Words(1)}
 	f := start(t, nil, e)
 	f.post(chatPath, `{`+hi+`}`)
 	f.post(chatPath, `{"model":"tiny","messages":[{"role":"developer","content":"d"},{"role":"user","content":[{"type":"text","text":"x"}]}],"temperature":0,"top_p":1e-50,"top_k":-1,"seed":7,"max_tokens":5,"logprobs":true,"top_logprobs":3,"chat_template_kwargs":{"enable_thinking":false}}`)
-	seen := e.requests()
+	seen := e.Requests()
 	if len(seen) != 2 {
 		t.Fatalf("%d requests", len(seen))
 	}

@@ -9,50 +9,32 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tokenrouter/tokenrouter/api/generate"
 	"github.com/tokenrouter/tokenrouter/api/openai"
+	"github.com/tokenrouter/tokenrouter/gateway/session"
 )
-
-// Deployment is what clients see as one model.
-type Deployment struct {
-	// Name is the client's "model".
-	Name string
-	// Models are the served names by model index; 0 is the entry model.
-	Models []string
-	// Entries are the replicas of the entry model. None means that requests
-	// get 503 for now.
-	Entries []Entry
-	// Policy is the name of the routing policy, reported to clients.
-	Policy string
-	// MaxContext bounds prompt and answer together, in tokens.
-	MaxContext int
-	// Vocab is the number of ids of the models.
-	Vocab int
-	// Defaults are used for sampling parameters that a client leaves out.
-	Defaults Defaults
-	// Created is reported in the model list; the zero time becomes the gateway's start.
-	Created time.Time
-}
-
-// Defaults are a checkpoint's own sampling parameters (generation_config.json).
-type Defaults struct {
-	Temperature float32 // 0 means greedy
-	TopP        float32 // 0 and 1 mean no truncation
-	TopK        int32   // 0 means no truncation
-}
 
 // Config is what a gateway needs. The zero value of every duration and number
 // means its default.
 type Config struct {
-	Deployments []Deployment
+	Deployments []session.Deployment
+	// Session says what to do about entries that fail. Its Metrics and Logger are
+	// the gateway's.
+	Session session.Config
 	// MaxInFlight bounds the answers being computed at a time (a request with
-	// several prompts counts once for each); more get 429. Default 1024.
+	// several prompts or choices counts once for each); more get 429. Default 1024.
 	MaxInFlight int
 	// MaxBody bounds a request's body, in bytes. Default 4 MiB.
 	MaxBody int64
 	// APIKeys are the SHA-256 hashes of the keys that may use the API. With
 	// none the API is open, which is meant for loopback alone.
 	APIKeys [][sha256.Size]byte
+	// AllowOrigins are the origins whose web pages may use the API, such as
+	// "https://chat.example.org"; "*" allows all. A page that the gateway serves
+	// itself may always. Default none.
+	AllowOrigins []string
+	// AllowHosts are names, besides those of loopback, that the Host header of
+	// requests over loopback may have, as behind a proxy on the same machine.
+	AllowHosts []string
 	// Ready adds to readiness: an error makes /readyz answer 503 with its text.
 	// It must be quick. May be nil.
 	Ready func() error
@@ -68,20 +50,14 @@ type Config struct {
 	KeepAlive time.Duration
 	// RequestTimeout bounds a whole request. Default 30 min.
 	RequestTimeout time.Duration
-	// WriteTimeout bounds one flush to a client. Default 10 s.
+	// SlowAfter is how long a client may take nothing of what is sent to it
+	// before its request is ended. Default 30 s.
+	SlowAfter time.Duration
+	// WriteTimeout is how long the error that tells such a client may take.
+	// Default 10 s.
 	WriteTimeout time.Duration
 	// DrainTimeout is how long streams may go on once Run's context has ended. Default 30 s.
 	DrainTimeout time.Duration
-
-	// MaxAttempts bounds consecutive submissions that bring no new token. Default 5.
-	MaxAttempts int
-	// MaxMoves bounds the re-submissions of one request. Default 32.
-	MaxMoves int
-	// Backoff is the first pause between submissions to the same entry; it
-	// doubles, with jitter, up to 32 times its value. Default 25 ms.
-	Backoff time.Duration
-	// EjectFor is how long an entry that failed is picked last. Default 2 s.
-	EjectFor time.Duration
 }
 
 // ErrConfig says that New refused its configuration.
@@ -93,15 +69,13 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.MaxBody, openai.MaxBody)
 	setDefault(&c.KeepAlive, 15*time.Second)
 	setDefault(&c.RequestTimeout, 30*time.Minute)
+	setDefault(&c.SlowAfter, 30*time.Second)
 	setDefault(&c.WriteTimeout, 10*time.Second)
 	setDefault(&c.DrainTimeout, 30*time.Second)
-	setDefault(&c.MaxAttempts, 5)
-	setDefault(&c.MaxMoves, 32)
-	setDefault(&c.Backoff, 25*time.Millisecond)
-	setDefault(&c.EjectFor, 2*time.Second)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	c.Session.Logger = c.Logger
 	return c
 }
 
@@ -115,51 +89,19 @@ func setDefault[T comparable](v *T, d T) {
 // check reports every fault of a configuration with its defaults filled in.
 func (c *Config) check() error {
 	var errs []error
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{ErrConfig}, args...)...))
+	if c.MaxInFlight < 0 || c.MaxBody < 0 {
+		errs = append(errs, fmt.Errorf("%w: a limit is negative", ErrConfig))
 	}
-	if c.MaxInFlight < 0 || c.MaxBody < 0 || c.MaxAttempts < 0 || c.MaxMoves < 0 {
-		bad("a limit is negative")
+	if c.RequestTimeout < 0 || c.SlowAfter < 0 || c.WriteTimeout < 0 || c.DrainTimeout < 0 {
+		errs = append(errs, fmt.Errorf("%w: a duration is negative", ErrConfig))
 	}
-	if c.RequestTimeout < 0 || c.WriteTimeout < 0 || c.DrainTimeout < 0 || c.Backoff < 0 || c.EjectFor < 0 {
-		bad("a duration is negative")
+	for _, o := range c.AllowOrigins {
+		if !validOrigin(o) {
+			errs = append(errs, fmt.Errorf("%w: allowed origin %q is neither * nor scheme://host", ErrConfig, o))
+		}
 	}
-	errs = append(errs, checkDeployments(c.Deployments))
-	return errors.Join(errs...)
-}
-
-func checkDeployments(deployments []Deployment) error {
-	var errs []error
-	names := make(map[string]bool, len(deployments))
-	for i := range deployments {
-		d := &deployments[i]
-		bad := func(format string, args ...any) {
-			errs = append(errs, fmt.Errorf("%w: deployments[%d] %q: "+format, append([]any{ErrConfig, i, d.Name}, args...)...))
-		}
-		switch {
-		case d.Name == "" || len(d.Name) > generate.MaxName:
-			bad("name of %d bytes", len(d.Name))
-		case names[d.Name]:
-			bad("name is used twice")
-		case len(d.Models) == 0 || len(d.Models) > generate.MaxModels:
-			bad("%d models", len(d.Models))
-		case d.MaxContext < 1 || d.MaxContext > generate.MaxIDs:
-			bad("context of %d tokens", d.MaxContext)
-		case d.Vocab < 1:
-			bad("vocabulary of %d ids", d.Vocab)
-		case !(d.Defaults.Temperature >= 0 && d.Defaults.Temperature <= 2) ||
-			!(d.Defaults.TopP >= 0 && d.Defaults.TopP <= 1) || d.Defaults.TopK < 0:
-			bad("default sampling parameters out of range")
-		}
-		names[d.Name] = true
-		seen := make(map[string]bool, len(d.Entries))
-		for _, e := range d.Entries {
-			if e == nil || seen[e.Name()] {
-				bad("an entry is nil or named twice")
-				break
-			}
-			seen[e.Name()] = true
-		}
+	if err := c.Session.Check(); err != nil {
+		errs = append(errs, fmt.Errorf("%w: %w", ErrConfig, err))
 	}
 	return errors.Join(errs...)
 }

@@ -13,10 +13,12 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/api/generate"
 	"github.com/tokenrouter/tokenrouter/api/sampling"
+	"github.com/tokenrouter/tokenrouter/gateway/session"
+	"github.com/tokenrouter/tokenrouter/gateway/session/sessiontest"
 )
 
 // serveEntry is the entry's side of the call, over any Entry.
-func serveEntry(e Entry) http.HandlerFunc {
+func serveEntry(e session.Entry) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		req, err := generate.DecodeRequest(r.Body)
 		if err != nil {
@@ -52,19 +54,19 @@ func serveEntry(e Entry) http.HandlerFunc {
 }
 
 // remote serves an entry over HTTP/2 and returns a client of it.
-func remote(t *testing.T, h http.Handler) Entry {
+func remote(t *testing.T, h http.Handler) session.Entry {
 	t.Helper()
 	srv := httptest.NewUnstartedServer(h)
 	srv.EnableHTTP2 = true
 	srv.StartTLS()
 	t.Cleanup(srv.Close)
 	t.Cleanup(srv.Client().CloseIdleConnections)
-	return NewEntryClient("remote", srv.Client().Transport, srv.URL+"/")
+	return session.NewEntryClient("remote", srv.Client().Transport, srv.URL+"/")
 }
 
 func TestEntryClient(t *testing.T) {
 	mux := http.NewServeMux()
-	e := &fakeEntry{name: "e1", script: unicorn()}
+	e := &sessiontest.Entry{ID: "e1", Script: unicorn()}
 	var overHTTP2 atomic.Bool
 	mux.HandleFunc("POST "+generate.Path, func(w http.ResponseWriter, r *http.Request) {
 		overHTTP2.Store(r.ProtoMajor == 2)
@@ -82,7 +84,7 @@ func TestEntryClient(t *testing.T) {
 	if !overHTTP2.Load() {
 		t.Error("not over HTTP/2")
 	}
-	e.refuse = func(*generate.Request) error {
+	e.Refuse = func(*generate.Request) error {
 		return &generate.Error{Code: generate.CodeContextLength, Message: "513 > 512", Param: "messages"}
 	}
 	resp, body := f.post(chatPath, `{`+hi+`}`)
@@ -91,13 +93,13 @@ func TestEntryClient(t *testing.T) {
 
 // TestEntryClientFailover cuts the connection of a remote entry in the middle.
 func TestEntryClientFailover(t *testing.T) {
-	s := words(10)
+	s := sessiontest.Words(10)
 	want := undisturbed(t, s, `,"stream":true`)
-	e := &fakeEntry{name: "e1", script: s, edit: func(r *generate.Request, at int, ev *generate.Event) ([]*generate.Event, error) {
+	e := &sessiontest.Entry{ID: "e1", Script: s, Edit: func(r *generate.Request, at int, ev *generate.Event) ([]*generate.Event, error) {
 		if r.Epoch < 4 && at == 2*int(r.Epoch) {
-			return nil, errKilled
+			return nil, sessiontest.ErrKilled
 		}
-		return pass(ev)
+		return sessiontest.Pass(ev)
 	}}
 	f := start(t, nil, remote(t, serveEntry(e)))
 	_, body := f.post(chatPath, `{`+hi+`,"stream":true}`)
@@ -111,7 +113,7 @@ func TestEntryClientFailover(t *testing.T) {
 
 // TestEntryClientCancel checks that the end of the context resets the stream.
 func TestEntryClientCancel(t *testing.T) {
-	e := &fakeEntry{name: "e1", script: words(3), gate: waitFor(make(chan struct{}))}
+	e := &sessiontest.Entry{ID: "e1", Script: sessiontest.Words(3), Gate: waitFor(make(chan struct{}))}
 	client := remote(t, serveEntry(e))
 	ctx, cancel := context.WithCancel(t.Context())
 	s, err := client.Generate(ctx, &generate.Request{Deployment: "tiny", Prompt: "x", Sampling: sampling.Params{TopP: 1, MaxTokens: 3, Logprobs: -1}})
@@ -128,7 +130,7 @@ func TestEntryClientCancel(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "the entry's context ends", func() bool { return e.active.Load() == 0 })
+	eventually(t, "the entry's context ends", func() bool { return e.Active.Load() == 0 })
 }
 
 func TestEntryClientProtocol(t *testing.T) {
@@ -140,13 +142,13 @@ func TestEntryClientProtocol(t *testing.T) {
 			_, _ = io.WriteString(w, `{"code":"x","message":"`+strings.Repeat("a", 1<<20)+`"}`)
 		},
 		"other content": func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "application/vnd.trctl.events.v2")
+			w.Header().Set("Content-Type", "application/vnd.trctl.events.v1")
 			w.WriteHeader(200)
 		},
 	} {
 		c := remote(t, h)
 		_, err := c.Generate(t.Context(), &generate.Request{Deployment: "tiny", Prompt: "x", Sampling: sampling.Params{TopP: 1, MaxTokens: 3, Logprobs: -1}})
-		if !errors.Is(err, ErrProtocol) {
+		if !errors.Is(err, session.ErrProtocol) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -6,23 +6,23 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/labstack/echo/v4"
+
 	"github.com/tokenrouter/tokenrouter/api/generate"
 	"github.com/tokenrouter/tokenrouter/api/openai"
+	"github.com/tokenrouter/tokenrouter/api/sampling"
+	"github.com/tokenrouter/tokenrouter/gateway/session"
 )
 
 var (
-	// errNoCapacity says that a deployment has no entry at the moment.
-	errNoCapacity = errors.New("no replica of the entry model")
-	// errEntriesLost says that every try to serve a request failed.
-	errEntriesLost = errors.New("no entry could serve the request")
-	// errClientGone says that the client closed its connection or does not read.
+	// errClientGone says that the client closed its connection.
 	errClientGone = errors.New("the client has gone")
+	// errTooSlow says that the client took nothing for Config.SlowAfter.
+	errTooSlow = errors.New("the client does not read")
 	// errDraining says that the gateway stops before the request has ended.
 	errDraining = errors.New("the gateway is stopping")
 	// errTimeout says that a request took longer than Config.RequestTimeout.
 	errTimeout = errors.New("the request took too long")
-	// errPanic says that serving a request panicked; the log has the stack.
-	errPanic = errors.New("panic while serving the request")
 )
 
 // statusClientGone is logged and counted, never sent.
@@ -32,23 +32,58 @@ const statusClientGone = 499
 func publicError(err error) *openai.Error {
 	var refused *generate.Error
 	var public *openai.Error
+	var field *sampling.FieldError
 	switch {
 	case errors.As(err, &public):
 		return public
+	case errors.Is(err, session.ErrSettings) && errors.As(err, &field):
+		return &openai.Error{
+			Status: http.StatusBadRequest, Type: openai.TypeInvalidRequest, Code: openai.CodeInvalidValue,
+			Param: field.Field, Message: "'" + field.Field + "': " + field.Problem,
+		}
+	case errors.Is(err, errTooSlow):
+		return &openai.Error{Status: http.StatusRequestTimeout, Type: openai.TypeInvalidRequest, Code: "client_too_slow", Message: "the answer was not read for too long"}
 	case errors.As(err, &refused):
 		return fromEntry(refused)
 	case errors.Is(err, errClientGone), errors.Is(err, context.Canceled):
 		return &openai.Error{Status: statusClientGone, Type: openai.TypeInvalidRequest, Code: "client_closed", Message: "the client closed the request"}
 	case errors.Is(err, errTimeout), errors.Is(err, context.DeadlineExceeded):
 		return serverError(http.StatusGatewayTimeout, "timeout", "the request took too long")
-	case errors.Is(err, errNoCapacity):
+	case errors.Is(err, session.ErrNoCapacity):
 		return serverError(http.StatusServiceUnavailable, "no_capacity", "no worker can serve this model at the moment")
 	case errors.Is(err, errDraining):
 		return serverError(http.StatusServiceUnavailable, "draining", "this server is shutting down; try again")
-	case errors.Is(err, errEntriesLost):
+	case errors.Is(err, session.ErrLost):
 		return serverError(http.StatusServiceUnavailable, generate.CodeUnavailable, "the workers of this model failed; try again")
 	}
 	return serverError(http.StatusInternalServerError, generate.CodeInternal, "internal error")
+}
+
+// causeOf is the cause of an error for log and metrics.
+func causeOf(err error) session.Cause {
+	var public *openai.Error
+	var routed *echo.HTTPError
+	switch {
+	case errors.Is(err, errTooSlow):
+		return session.CauseTooSlow
+	case errors.Is(err, errClientGone):
+		return session.CauseClientClosed
+	case errors.Is(err, errTimeout):
+		return session.CauseDeadline
+	case errors.Is(err, errDraining):
+		return session.CauseShed
+	case errors.As(err, &public):
+		switch {
+		case public.Status == http.StatusTooManyRequests, public.Status == http.StatusServiceUnavailable:
+			return session.CauseShed
+		case public.Status < http.StatusInternalServerError:
+			return session.CauseBadRequest
+		}
+		return session.CauseInternal
+	case errors.As(err, &routed):
+		return session.CauseBadRequest
+	}
+	return session.CauseOfError(err)
 }
 
 func serverError(status int, code, message string) *openai.Error {
@@ -73,9 +108,9 @@ func fromEntry(e *generate.Error) *openai.Error {
 }
 
 // modelNotFound names deployments that the client may have meant.
-func modelNotFound(t *table, name string) *openai.Error {
+func modelNotFound(t *session.Table, name string) *openai.Error {
 	message := "the model \"" + openai.Excerpt(name) + "\" does not exist"
-	if near := t.near(name); len(near) > 0 {
+	if near := t.Near(name); len(near) > 0 {
 		message += "; did you mean " + strings.Join(near, " or ") + "?"
 	}
 	return &openai.Error{
@@ -89,6 +124,18 @@ func tooMany() *openai.Error {
 	return &openai.Error{
 		Status: http.StatusTooManyRequests, Type: openai.TypeRateLimit, Code: generate.CodeQueueFull,
 		Message: "too many requests are in flight; try again",
+	}
+}
+
+// tooManyAtOnce is the answer to a request that alone exceeds MaxInFlight.
+func tooManyAtOnce(prompts bool) *openai.Error {
+	param := "n"
+	if prompts {
+		param = "prompt"
+	}
+	return &openai.Error{
+		Status: http.StatusBadRequest, Type: openai.TypeInvalidRequest, Code: openai.CodeInvalidValue, Param: param,
+		Message: "'" + param + "' asks for more answers than this server computes at a time",
 	}
 }
 

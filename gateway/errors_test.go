@@ -15,6 +15,8 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/api/generate"
 	"github.com/tokenrouter/tokenrouter/api/openai"
+	"github.com/tokenrouter/tokenrouter/gateway/session"
+	"github.com/tokenrouter/tokenrouter/gateway/session/sessiontest"
 )
 
 // envelope is an error body.
@@ -48,9 +50,9 @@ func wantError(t *testing.T, name string, resp *http.Response, body string, stat
 }
 
 func TestRefusals(t *testing.T) {
-	e := &fakeEntry{name: "e1", script: words(2)}
+	e := &sessiontest.Entry{ID: "e1", Script: sessiontest.Words(2)}
 	f := start(t, func(c *Config) {
-		c.Deployments = append(c.Deployments, Deployment{Name: "idle", Models: []string{"x"}, MaxContext: 8, Vocab: 8})
+		c.Deployments = append(c.Deployments, session.Deployment{Name: "idle", Models: []string{"x"}, MaxContext: 8, Vocab: 8})
 	}, e)
 	var zipped bytes.Buffer
 	z := gzip.NewWriter(&zipped)
@@ -89,8 +91,8 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: no Retry-After", tc.name)
 		}
 	}
-	if len(e.requests()) != 0 {
-		t.Errorf("%d bad requests reached the entry", len(e.requests()))
+	if len(e.Requests()) != 0 {
+		t.Errorf("%d bad requests reached the entry", len(e.Requests()))
 	}
 	// B20: none of this counts against the worker.
 	if resp, body := f.post(chatPath, `{`+hi+`}`); resp.StatusCode != http.StatusOK {
@@ -121,7 +123,7 @@ func TestEntryErrors(t *testing.T) {
 		{&generate.Error{Code: "new_code", Message: "secret"}, 500, "internal_error"},
 		{errors.New("secret: connection refused"), 503, "model_unavailable"},
 	} {
-		e := &fakeEntry{name: "e1", script: words(2), refuse: func(*generate.Request) error { return tc.err }}
+		e := &sessiontest.Entry{ID: "e1", Script: sessiontest.Words(2), Refuse: func(*generate.Request) error { return tc.err }}
 		f := start(t, nil, e)
 		for _, stream := range []string{"true", "false"} {
 			resp, body := f.post(chatPath, `{`+hi+`,"stream":`+stream+`}`)
@@ -182,7 +184,7 @@ func TestProbes(t *testing.T) {
 func TestKeys(t *testing.T) {
 	f := start(t, func(c *Config) {
 		c.APIKeys = [][32]byte{sha256.Sum256([]byte("tr-one")), sha256.Sum256([]byte("tr-two"))}
-	}, &fakeEntry{name: "e1", script: words(1)})
+	}, &sessiontest.Entry{ID: "e1", Script: sessiontest.Words(1)})
 	router, ok := f.Handler().(*echo.Echo)
 	if !ok {
 		t.Fatal("the handler is not the router")
@@ -245,7 +247,7 @@ func TestRequestIDs(t *testing.T) {
 
 func TestTooManyInFlight(t *testing.T) {
 	block := make(chan struct{})
-	e := &fakeEntry{name: "e1", script: words(1), gate: waitFor(block)}
+	e := &sessiontest.Entry{ID: "e1", Script: sessiontest.Words(1), Gate: waitFor(block)}
 	f := start(t, func(c *Config) { c.MaxInFlight = 2 }, e)
 	resp, err := f.server.Client().Post(f.server.URL+chatPath, "application/json", strings.NewReader(`{`+hi+`,"stream":true}`))
 	if err != nil {
@@ -267,7 +269,7 @@ func TestTooManyInFlight(t *testing.T) {
 
 func TestLogHasNoText(t *testing.T) {
 	var log bytes.Buffer
-	e := &fakeEntry{name: "e1", script: &script{finish: generate.FinishStop, tokens: []generate.TokenEvent{{ID: 1, Text: "canary-out"}}}}
+	e := &sessiontest.Entry{ID: "e1", Script: &sessiontest.Script{Finish: generate.FinishStop, Tokens: []generate.TokenEvent{{ID: 1, Text: "canary-out"}}}}
 	f := start(t, func(c *Config) { c.Logger = slog.New(slog.NewJSONHandler(&log, nil)) }, e)
 	f.post(chatPath, `{"model":"tiny","messages":[{"role":"user","content":"canary-in"}],"stop":["canary-stop"]}`)
 	f.post(chatPath, `{"model":"tiny","messages":[{"role":"user","content":"canary-in"}],"stream":true}`)
@@ -276,7 +278,7 @@ func TestLogHasNoText(t *testing.T) {
 	if len(lines) != 2 || strings.Contains(log.String(), "canary") {
 		t.Fatalf("log: %s", log.String())
 	}
-	for _, want := range []string{`"cause":"done"`, `"completion_tokens":1`, `"large_share":0`, `"deployment":"tiny"`} {
+	for _, want := range []string{`"cause":"stop"`, `"completion_tokens":1`, `"large_share":0`, `"deployment":"tiny"`} {
 		if !strings.Contains(lines[1], want) {
 			t.Errorf("no %s in %s", want, lines[1])
 		}
@@ -284,20 +286,20 @@ func TestLogHasNoText(t *testing.T) {
 }
 
 func TestConfigRefused(t *testing.T) {
-	e := &fakeEntry{name: "e1"}
+	e := &sessiontest.Entry{ID: "e1"}
 	for name, change := range map[string]func(*Config){
 		"no name":     func(c *Config) { c.Deployments[0].Name = "" },
 		"same name":   func(c *Config) { c.Deployments = append(c.Deployments, c.Deployments[0]) },
 		"no models":   func(c *Config) { c.Deployments[0].Models = nil },
 		"no context":  func(c *Config) { c.Deployments[0].MaxContext = 0 },
 		"no vocab":    func(c *Config) { c.Deployments[0].Vocab = 0 },
-		"same entry":  func(c *Config) { c.Deployments[0].Entries = []Entry{e, e} },
-		"nil entry":   func(c *Config) { c.Deployments[0].Entries = []Entry{nil} },
+		"same entry":  func(c *Config) { c.Deployments[0].Entries = []session.Entry{e, e} },
+		"nil entry":   func(c *Config) { c.Deployments[0].Entries = []session.Entry{nil} },
 		"temperature": func(c *Config) { c.Deployments[0].Defaults.Temperature = 3 },
 		"limit":       func(c *Config) { c.MaxInFlight = -1 },
 		"timeout":     func(c *Config) { c.WriteTimeout = -1 },
 	} {
-		cfg := Config{Deployments: []Deployment{deploy(e)}}
+		cfg := Config{Deployments: []session.Deployment{deploy(e)}}
 		change(&cfg)
 		if _, err := New(cfg); !errors.Is(err, ErrConfig) {
 			t.Errorf("%s: %v", name, err)

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/api/generate"
+	"github.com/tokenrouter/tokenrouter/gateway/session"
+	"github.com/tokenrouter/tokenrouter/gateway/session/sessiontest"
 )
 
 // waitFor is a gate that opens when ch is closed.
@@ -27,9 +29,9 @@ func waitFor(ch <-chan struct{}) func(context.Context, int) error {
 
 // undisturbed is the stream of an entry that never fails, with the parts that
 // tell about the run taken out.
-func undisturbed(t *testing.T, s *script, fields string) string {
+func undisturbed(t *testing.T, s *sessiontest.Script, fields string) string {
 	t.Helper()
-	f := start(t, nil, &fakeEntry{name: "e1", script: s})
+	f := start(t, nil, &sessiontest.Entry{ID: "e1", Script: s})
 	_, body := f.post(chatPath, `{`+hi+fields+`}`)
 	return sameRun(body)
 }
@@ -45,21 +47,21 @@ func sameRun(body string) string {
 // TestDieAtEveryToken kills the entry before and after every event, with one
 // and with two replicas, streamed and not. The client must not see a difference.
 func TestDieAtEveryToken(t *testing.T) {
-	s := words(12)
-	s.tail = "�"
+	s := sessiontest.Words(12)
+	s.Tail = "�"
 	for _, fields := range []string{`,"stream":true,"stream_options":{"include_usage":true}`, ``, `,"stream":true,"logprobs":true,"top_logprobs":1`} {
 		want := undisturbed(t, s, fields)
 		for position := -1; position <= 12; position++ {
 			for _, replicas := range []int{1, 2} {
 				edit := func(r *generate.Request, at int, e *generate.Event) ([]*generate.Event, error) {
 					if at == position && r.Epoch == 1 {
-						return nil, errKilled
+						return nil, sessiontest.ErrKilled
 					}
-					return pass(e)
+					return sessiontest.Pass(e)
 				}
-				var entries []Entry
+				var entries []session.Entry
 				for i := range replicas {
-					entries = append(entries, &fakeEntry{name: fmt.Sprintf("e%d", i), script: s, edit: edit})
+					entries = append(entries, &sessiontest.Entry{ID: fmt.Sprintf("e%d", i), Script: s, Edit: edit})
 				}
 				f := start(t, nil, entries...)
 				_, body := f.post(chatPath, `{`+hi+fields+`}`)
@@ -76,18 +78,18 @@ func TestDieAtEveryToken(t *testing.T) {
 
 // TestDieAfterEveryToken has an entry that dies after each single token.
 func TestDieAfterEveryToken(t *testing.T) {
-	s := words(30)
+	s := sessiontest.Words(30)
 	want := undisturbed(t, s, `,"stream":true`)
-	e := &fakeEntry{name: "e1", script: s}
-	e.edit = func(r *generate.Request, at int, ev *generate.Event) ([]*generate.Event, error) {
+	e := &sessiontest.Entry{ID: "e1", Script: s}
+	e.Edit = func(r *generate.Request, at int, ev *generate.Event) ([]*generate.Event, error) {
 		first := 0
 		if r.Resume != nil {
 			first = len(r.Resume.Tokens)
 		}
-		if at > first && at < len(s.tokens) {
-			return nil, errKilled
+		if at > first && at < len(s.Tokens) {
+			return nil, sessiontest.ErrKilled
 		}
-		return pass(ev)
+		return sessiontest.Pass(ev)
 	}
 	f := start(t, nil, e)
 	_, body := f.post(chatPath, `{`+hi+`,"stream":true}`)
@@ -95,22 +97,22 @@ func TestDieAfterEveryToken(t *testing.T) {
 		t.Fatalf("got  %s\nwant %s", got, want)
 	}
 	// What travelled: ids, owner and state of the last committed token.
-	for i, r := range e.requests() {
-		if int(r.Epoch) != i+1 || r.ID != e.requests()[0].ID || r.Sampling.Seed != e.requests()[0].Sampling.Seed {
+	for i, r := range e.Requests() {
+		if int(r.Epoch) != i+1 || r.ID != e.Requests()[0].ID || r.Sampling.Seed != e.Requests()[0].Sampling.Seed {
 			t.Errorf("request %d: epoch %d", i, r.Epoch)
 		}
 		if i == 0 {
 			continue
 		}
 		n := len(r.Resume.Tokens)
-		last := s.tokens[n-1]
+		last := s.Tokens[n-1]
 		if n != i || r.Resume.Owner != last.Model || !slices.Equal(r.Resume.State, []byte{byte(n)}) ||
 			r.Resume.Tokens[n-1] != (generate.Token{ID: last.ID, Model: last.Model}) || !slices.Equal(r.Resume.PromptIDs, []int32{1, 2, 3}) {
 			t.Errorf("resume %d: %+v", i, r.Resume)
 		}
 	}
 	// MaxMoves bounds it.
-	f = start(t, func(c *Config) { c.MaxMoves = 3 }, e)
+	f = start(t, func(c *Config) { c.Session.MaxMoves = 3 }, e)
 	_, body = f.post(chatPath, `{`+hi+`,"stream":true}`)
 	chunks := events(t, body)
 	if last := chunks[len(chunks)-1]; last.Error == nil || *last.Error.Code != "model_unavailable" || joined(chunks, 0) != " w0 w1 w2 w3" {
@@ -128,7 +130,7 @@ type fenceCase struct {
 }
 
 // fenceCases are the events of broken and late entries, around script s.
-func fenceCases(s *script) []fenceCase {
+func fenceCases(s *sessiontest.Script) []fenceCase {
 	late := func(epoch uint32, base int32, ids ...int32) *generate.Event {
 		return &generate.Event{Kind: generate.EventTokens, Epoch: epoch, Base: base, Tokens: tokenEvents(ids...)}
 	}
@@ -146,7 +148,7 @@ func fenceCases(s *script) []fenceCase {
 			return []*generate.Event{{Kind: generate.EventError, Epoch: 7, Err: &generate.Error{Code: "x"}}, e}, nil
 		}, 0, "trctl_gateway_stale_frames_total"},
 		{"duplicate", 4, func(e *generate.Event) ([]*generate.Event, error) {
-			return []*generate.Event{e, {Kind: generate.EventTokens, Epoch: e.Epoch, Base: 3, Tokens: slices.Clone(s.tokens[3:5])}}, nil
+			return []*generate.Event{e, {Kind: generate.EventTokens, Epoch: e.Epoch, Base: 3, Tokens: slices.Clone(s.Tokens[3:5])}}, nil
 		}, 0, ""},
 		{"conflict", 4, func(e *generate.Event) ([]*generate.Event, error) {
 			return []*generate.Event{late(e.Epoch, 2, 99)}, nil
@@ -159,7 +161,7 @@ func fenceCases(s *script) []fenceCase {
 		}, 1, ""},
 		{"unknown model", 4, func(e *generate.Event) ([]*generate.Event, error) {
 			e.Tokens[0].Model = 2
-			return pass(e)
+			return sessiontest.Pass(e)
 		}, 1, ""},
 		{"second admission", 4, func(e *generate.Event) ([]*generate.Event, error) {
 			return []*generate.Event{{Kind: generate.EventAdmitted, Epoch: e.Epoch, PromptIDs: []int32{1, 2, 3}}}, nil
@@ -188,7 +190,7 @@ func fenceCases(s *script) []fenceCase {
 // TestFence sends what a broken or late entry could send. In every case the
 // client must get the undisturbed answer; never another text.
 func TestFence(t *testing.T) {
-	s := words(8)
+	s := sessiontest.Words(8)
 	want := undisturbed(t, s, `,"stream":true`)
 	for _, tc := range fenceCases(s) {
 		t.Run(tc.name, func(t *testing.T) {
@@ -196,9 +198,9 @@ func TestFence(t *testing.T) {
 				if r.Epoch == 1 && at == tc.at {
 					return tc.edit(e)
 				}
-				return pass(e)
+				return sessiontest.Pass(e)
 			}
-			f := start(t, nil, &fakeEntry{name: "e1", script: s, edit: edit}, &fakeEntry{name: "e2", script: s, edit: edit})
+			f := start(t, nil, &sessiontest.Entry{ID: "e1", Script: s, Edit: edit}, &sessiontest.Entry{ID: "e2", Script: s, Edit: edit})
 			_, body := f.post(chatPath, `{`+hi+`,"stream":true}`)
 			if got := sameRun(body); got != want {
 				t.Errorf("got  %s\nwant %s", got, want)
@@ -220,9 +222,9 @@ func TestErrorAfterStart(t *testing.T) {
 		if at == 3 {
 			return []*generate.Event{{Kind: generate.EventError, Epoch: e.Epoch, Err: &generate.Error{Code: generate.CodeInternal, Message: "secret"}}}, nil
 		}
-		return pass(e)
+		return sessiontest.Pass(e)
 	}
-	f := start(t, nil, &fakeEntry{name: "e1", script: words(8), edit: edit})
+	f := start(t, nil, &sessiontest.Entry{ID: "e1", Script: sessiontest.Words(8), Edit: edit})
 	resp, body := f.post(chatPath, `{`+hi+`,"stream":true}`)
 	chunks := events(t, body)
 	if last := chunks[len(chunks)-1]; resp.StatusCode != http.StatusOK || len(chunks) != 4 || last.Error == nil ||
@@ -242,95 +244,56 @@ func TestErrorAfterStart(t *testing.T) {
 // TestRefusedThenServed checks who is tried next, and that a full queue is not
 // asked again (B73, B69).
 func TestRefusedThenServed(t *testing.T) {
-	full := &fakeEntry{name: "full", script: words(2), refuse: func(*generate.Request) error { return &generate.Error{Code: generate.CodeQueueFull, Message: "full"} }}
-	dead := &fakeEntry{name: "dead", script: words(2), refuse: func(*generate.Request) error { return errors.New("connection refused") }}
-	good := &fakeEntry{name: "good", script: words(2)}
-	f := start(t, func(c *Config) { c.EjectFor = time.Hour }, full, dead, good)
+	full := &sessiontest.Entry{ID: "full", Script: sessiontest.Words(2), Refuse: func(*generate.Request) error { return &generate.Error{Code: generate.CodeQueueFull, Message: "full"} }}
+	dead := &sessiontest.Entry{ID: "dead", Script: sessiontest.Words(2), Refuse: func(*generate.Request) error { return errors.New("connection refused") }}
+	good := &sessiontest.Entry{ID: "good", Script: sessiontest.Words(2)}
+	f := start(t, func(c *Config) { c.Session.EjectFor = time.Hour }, full, dead, good)
 	for range 30 {
 		if resp, body := f.post(chatPath, `{`+hi+`}`); resp.StatusCode != http.StatusOK {
 			t.Fatal(body)
 		}
 	}
-	if n := len(dead.requests()); n != 1 {
+	if n := len(dead.Requests()); n != 1 {
 		t.Errorf("a dead entry was asked %d times", n)
 	}
 	f = start(t, nil, full)
-	before := len(full.requests())
+	before := len(full.Requests())
 	resp, body := f.post(chatPath, `{`+hi+`}`)
 	wantError(t, "full", resp, body, 429, "queue_full", "")
-	if n := len(full.requests()) - before; n != 1 {
+	if n := len(full.Requests()) - before; n != 1 {
 		t.Errorf("a full entry was asked %d times", n)
 	}
-	f = start(t, func(c *Config) { c.MaxAttempts = 4 }, dead)
-	before = len(dead.requests())
+	f = start(t, func(c *Config) { c.Session.MaxAttempts = 4 }, dead)
+	before = len(dead.Requests())
 	resp, body = f.post(chatPath, `{`+hi+`}`)
 	wantError(t, "dead", resp, body, 503, "model_unavailable", "")
-	if n := len(dead.requests()) - before; n != 4 {
+	if n := len(dead.Requests()) - before; n != 4 {
 		t.Errorf("a dead entry alone was asked %d times", n)
-	}
-}
-
-func TestPick(t *testing.T) {
-	now := time.Unix(1000, 0)
-	a, b, c := &replica{entry: &fakeEntry{name: "a"}}, &replica{entry: &fakeEntry{name: "b"}}, &replica{entry: &fakeEntry{name: "c"}}
-	d := &deployment{replicas: []*replica{a, b, c}}
-	seen := map[*replica]int{}
-	for range 30 {
-		seen[d.pick(now, nil)]++
-	}
-	if seen[a] != 10 || seen[b] != 10 || seen[c] != 10 {
-		t.Errorf("ties are not shared: %v", seen)
-	}
-	a.inFlight.Store(2)
-	b.inFlight.Store(1)
-	c.inFlight.Store(3)
-	for _, tc := range []struct {
-		tried []*replica
-		want  *replica
-	}{
-		{nil, b},
-		{[]*replica{b}, a},
-		{[]*replica{a, b}, c},
-		{[]*replica{a, b, c}, b},
-	} {
-		if got := d.pick(now, tc.tried); got != tc.want {
-			t.Errorf("tried %d: %s", len(tc.tried), got.entry.Name())
-		}
-	}
-	b.eject(now, time.Second)
-	if got := d.pick(now, nil); got != a {
-		t.Errorf("ejected: %s", got.entry.Name())
-	}
-	if got := d.pick(now.Add(time.Second), nil); got != b {
-		t.Errorf("back in: %s", got.entry.Name())
-	}
-	if (&deployment{}).pick(now, nil) != nil {
-		t.Error("picked from nothing")
 	}
 }
 
 func TestApply(t *testing.T) {
 	block := make(chan struct{})
-	old := &fakeEntry{name: "old", script: words(3), gate: waitFor(block)}
+	old := &sessiontest.Entry{ID: "old", Script: sessiontest.Words(3), Gate: waitFor(block)}
 	f := start(t, nil, old)
 	resp, err := f.server.Client().Post(f.server.URL+chatPath, "application/json", strings.NewReader(`{`+hi+`,"stream":true}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	next := &fakeEntry{name: "next", script: words(1)}
-	if err := f.Apply([]Deployment{deploy(next)}); err != nil {
+	next := &sessiontest.Entry{ID: "next", Script: sessiontest.Words(1)}
+	if err := f.Apply([]session.Deployment{deploy(next)}); err != nil {
 		t.Fatal(err)
 	}
-	if _, body := f.post(chatPath, `{`+hi+`}`); !strings.Contains(body, `"content":" w0"`) || len(next.requests()) != 1 {
+	if _, body := f.post(chatPath, `{`+hi+`}`); !strings.Contains(body, `"content":" w0"`) || len(next.Requests()) != 1 {
 		t.Errorf("new requests: %s", body)
 	}
 	close(block)
 	var all strings.Builder
-	if _, err := fmt.Fprint(&all, readAll(t, resp)); err != nil || joined(events(t, all.String()), 0) != old.script.text() {
+	if _, err := fmt.Fprint(&all, readAll(t, resp)); err != nil || joined(events(t, all.String()), 0) != old.Script.Text() {
 		t.Errorf("old request: %s", all.String())
 	}
-	if err := f.Apply([]Deployment{{}}); !errors.Is(err, ErrConfig) {
+	if err := f.Apply([]session.Deployment{{}}); !errors.Is(err, ErrConfig) {
 		t.Errorf("bad deployments: %v", err)
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/sourcegraph/conc/pool"
+
+	"github.com/tokenrouter/tokenrouter/gateway/session"
 )
 
 // Bounds of the public HTTP server.
@@ -29,7 +31,7 @@ type Gateway struct {
 	admission *admission
 	started   time.Time
 	// table is what is deployed now; a request keeps the one that it began with.
-	table   atomic.Pointer[table]
+	table   atomic.Pointer[session.Table]
 	handler http.Handler
 	// paths are the patterns of all routes. The router reports the path itself
 	// for one that does not exist, which must not become a label.
@@ -47,19 +49,28 @@ func New(cfg Config) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
+	if cfg.Session.Metrics = nil; cfg.Metrics != nil {
+		if cfg.Session.Metrics, err = session.NewMetrics(cfg.Metrics, subsystem); err != nil {
+			return nil, err
+		}
+	}
+	cfg.Session = cfg.Session.WithDefaults()
 	g := &Gateway{cfg: cfg, metrics: m, admission: newAdmission(cfg.MaxInFlight), started: time.Now()}
-	g.table.Store(newTable(cfg.Deployments, nil, g.started))
+	if err := g.Apply(cfg.Deployments); err != nil {
+		return nil, err
+	}
 	g.handler = g.routes()
 	return g, nil
 }
 
 // Apply replaces what is deployed. Requests in flight end with what they began
 // with. Calls must not overlap. Errors wrap ErrConfig and change nothing.
-func (g *Gateway) Apply(deployments []Deployment) error {
-	if err := checkDeployments(deployments); err != nil {
-		return err
+func (g *Gateway) Apply(deployments []session.Deployment) error {
+	t, err := session.NewTable(deployments, g.table.Load(), g.started)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	g.table.Store(newTable(deployments, g.table.Load(), g.started))
+	g.table.Store(t)
 	return nil
 }
 

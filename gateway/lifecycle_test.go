@@ -20,6 +20,8 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/api/generate"
 	"github.com/tokenrouter/tokenrouter/api/openai"
+	"github.com/tokenrouter/tokenrouter/gateway/session"
+	"github.com/tokenrouter/tokenrouter/gateway/session/sessiontest"
 )
 
 func readAll(t *testing.T, resp *http.Response) string {
@@ -52,28 +54,28 @@ func TestDisconnect(t *testing.T) {
 	never := make(chan struct{})
 	for _, tc := range []struct {
 		name, fields string
-		entry        *fakeEntry
+		entry        *sessiontest.Entry
 		read         int // events to read first
 	}{
-		{"stream, before a token", `,"stream":true`, &fakeEntry{gate: waitFor(never)}, 0},
-		{"stream, after three", `,"stream":true`, &fakeEntry{gate: func(ctx context.Context, at int) error {
+		{"stream, before a token", `,"stream":true`, &sessiontest.Entry{Gate: waitFor(never)}, 0},
+		{"stream, after three", `,"stream":true`, &sessiontest.Entry{Gate: func(ctx context.Context, at int) error {
 			if at < 3 {
 				return nil
 			}
 			return waitFor(never)(ctx, at)
 		}}, 3},
-		{"body", ``, &fakeEntry{gate: waitFor(never)}, 0},
-		{"before admission", `,"stream":true`, &fakeEntry{}, -1},
+		{"body", ``, &sessiontest.Entry{Gate: waitFor(never)}, 0},
+		{"before admission", `,"stream":true`, &sessiontest.Entry{}, -1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			e := tc.entry
-			e.name, e.script = "e1", words(10)
+			e.ID, e.Script = "e1", sessiontest.Words(10)
 			var waiting atomic.Int64
 			if tc.read < 0 {
-				e.edit = func(_ *generate.Request, at int, ev *generate.Event) ([]*generate.Event, error) {
+				e.Edit = func(_ *generate.Request, at int, ev *generate.Event) ([]*generate.Event, error) {
 					waiting.Add(1)
 					<-never
-					return pass(ev)
+					return sessiontest.Pass(ev)
 				}
 				// The fake does not look at its context here, so let it go at the end.
 				defer close(never)
@@ -103,12 +105,12 @@ func TestDisconnect(t *testing.T) {
 				close(read)
 				_, _ = io.Copy(io.Discard, resp.Body)
 			})
-			eventually(t, "the entry works", func() bool { return e.active.Load() == 1 })
+			eventually(t, "the entry works", func() bool { return e.Active.Load() == 1 })
 			if tc.read > 0 {
 				<-read
 			}
 			cancel()
-			eventually(t, "the entry's context ends", func() bool { return e.active.Load() == 0 })
+			eventually(t, "the entry's context ends", func() bool { return e.Active.Load() == 0 })
 			if tc.read >= 0 {
 				eventually(t, "nothing is in flight", func() bool { return f.metric("trctl_gateway_in_flight") == 0 })
 				eventually(t, "status 499 is counted", func() bool { return f.metric("trctl_gateway_requests_total", "code=499") == 1 })
@@ -120,8 +122,8 @@ func TestDisconnect(t *testing.T) {
 // TestManyClientsCutStreams has 500 clients that close their streams at random
 // points (B64). Afterwards nothing runs, and the next request is served.
 func TestManyClientsCutStreams(t *testing.T) {
-	e := &fakeEntry{name: "e1", script: words(60)}
-	e.gate = func(ctx context.Context, _ int) error {
+	e := &sessiontest.Entry{ID: "e1", Script: sessiontest.Words(60)}
+	e.Gate = func(ctx context.Context, _ int) error {
 		timer := time.NewTimer(time.Duration(rand.IntN(300)) * time.Microsecond)
 		defer timer.Stop()
 		select {
@@ -167,12 +169,12 @@ func TestManyClientsCutStreams(t *testing.T) {
 	if cut.Load() < 100 {
 		t.Errorf("only %d streams were cut", cut.Load())
 	}
-	eventually(t, "all entry contexts end", func() bool { return e.active.Load() == 0 })
+	eventually(t, "all entry contexts end", func() bool { return e.Active.Load() == 0 })
 	eventually(t, "nothing is in flight", func() bool { return f.metric("trctl_gateway_in_flight") == 0 })
-	if n := len(e.requests()); n < 400 {
+	if n := len(e.Requests()); n < 400 {
 		t.Errorf("only %d requests reached the entry", n)
 	}
-	e.gate = nil
+	e.Gate = nil
 	if _, body := f.post(chatPath, `{`+hi+`}`); !strings.Contains(body, `"finish_reason":"stop"`) {
 		t.Errorf("the next request: %s", body)
 	}
@@ -188,9 +190,9 @@ func (r *recorder) SetWriteDeadline(time.Time) error { r.deadlines.Add(1); retur
 func (r *recorder) SetReadDeadline(time.Time) error  { return nil }
 
 // bubble runs one request in fake time.
-func bubble(t *testing.T, change func(*Config), e *fakeEntry, body string) string {
+func bubble(t *testing.T, change func(*Config), e *sessiontest.Entry, body string) string {
 	t.Helper()
-	cfg := Config{Deployments: []Deployment{deploy(e)}}
+	cfg := Config{Deployments: []session.Deployment{deploy(e)}}
 	if change != nil {
 		change(&cfg)
 	}
@@ -220,7 +222,7 @@ func after(d time.Duration) func(context.Context, int) error {
 func TestKeepAlive(t *testing.T) {
 	for every, want := range map[time.Duration]int{0: 2 * 3, 10 * time.Second: 3 * 3, -1: 0} {
 		synctest.Test(t, func(t *testing.T) {
-			body := bubble(t, func(c *Config) { c.KeepAlive = every }, &fakeEntry{name: "e1", script: words(3), gate: after(39 * time.Second)}, `{`+hi+`,"stream":true}`)
+			body := bubble(t, func(c *Config) { c.KeepAlive = every; c.Session.StallAfter = -1 }, &sessiontest.Entry{ID: "e1", Script: sessiontest.Words(3), Gate: after(39 * time.Second)}, `{`+hi+`,"stream":true}`)
 			if got := strings.Count(body, openai.KeepAlive); got != want {
 				t.Errorf("every %s: %d comments\n%s", every, got, body)
 			}
@@ -233,8 +235,8 @@ func TestKeepAlive(t *testing.T) {
 
 func TestRequestTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slow := &fakeEntry{name: "e1", script: words(9), gate: after(time.Minute)}
-		limit := func(c *Config) { c.RequestTimeout = 150 * time.Second }
+		slow := &sessiontest.Entry{ID: "e1", Script: sessiontest.Words(9), Gate: after(time.Minute)}
+		limit := func(c *Config) { c.RequestTimeout = 150 * time.Second; c.Session.StallAfter = -1 }
 		if body := bubble(t, limit, slow, `{`+hi+`}`); !strings.Contains(body, `"code":"timeout"`) {
 			t.Errorf("body: %s", body)
 		}
@@ -249,9 +251,9 @@ func TestRequestTimeout(t *testing.T) {
 // over its bound, and the whole takes less than the sum.
 func TestBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		dead := &fakeEntry{name: "e1", script: words(1), refuse: func(*generate.Request) error { return errKilled }}
+		dead := &sessiontest.Entry{ID: "e1", Script: sessiontest.Words(1), Refuse: func(*generate.Request) error { return sessiontest.ErrKilled }}
 		start := time.Now()
-		body := bubble(t, func(c *Config) { c.MaxAttempts = 4; c.Backoff = 100 * time.Millisecond }, dead, `{`+hi+`}`)
+		body := bubble(t, func(c *Config) { c.Session.MaxAttempts = 4; c.Session.Backoff = 100 * time.Millisecond }, dead, `{`+hi+`}`)
 		if took := time.Since(start); took < 350*time.Millisecond || took > 700*time.Millisecond || !strings.Contains(body, "model_unavailable") {
 			t.Errorf("took %s: %s", took, body)
 		}
@@ -260,12 +262,12 @@ func TestBackoff(t *testing.T) {
 
 // TestPanicInEntry checks that a panic ends its own request alone.
 func TestPanicInEntry(t *testing.T) {
-	e := &fakeEntry{name: "e1", script: words(3)}
-	e.edit = func(r *generate.Request, at int, ev *generate.Event) ([]*generate.Event, error) {
+	e := &sessiontest.Entry{ID: "e1", Script: sessiontest.Words(3)}
+	e.Edit = func(r *generate.Request, at int, ev *generate.Event) ([]*generate.Event, error) {
 		if at == 1 && r.Messages[0].Content == "boom" {
 			panic("boom")
 		}
-		return pass(ev)
+		return sessiontest.Pass(ev)
 	}
 	f := start(t, nil, e)
 	resp, body := f.post(chatPath, `{"model":"tiny","messages":[{"role":"user","content":"boom"}]}`)
@@ -273,7 +275,7 @@ func TestPanicInEntry(t *testing.T) {
 	if _, body := f.post(chatPath, `{`+hi+`}`); !strings.Contains(body, " w0 w1 w2") {
 		t.Errorf("the next request: %s", body)
 	}
-	if e.active.Load() != 0 {
+	if e.Active.Load() != 0 {
 		t.Error("the entry's context did not end")
 	}
 }
@@ -299,8 +301,8 @@ func run(t *testing.T, cfg Config) (url string, stop context.CancelFunc, ended <
 
 func TestDrain(t *testing.T) {
 	block := make(chan struct{})
-	e := &fakeEntry{name: "e1", script: words(4), gate: waitFor(block)}
-	url, stop, ended := run(t, Config{Deployments: []Deployment{deploy(e)}})
+	e := &sessiontest.Entry{ID: "e1", Script: sessiontest.Words(4), Gate: waitFor(block)}
+	url, stop, ended := run(t, Config{Deployments: []session.Deployment{deploy(e)}})
 	client := &http.Client{Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
 	resp, err := client.Post(url+chatPath, "application/json", strings.NewReader(`{`+hi+`,"stream":true}`))
@@ -330,7 +332,7 @@ func TestDrain(t *testing.T) {
 		t.Error("the connection stays open")
 	}
 	close(block)
-	if got := joined(events(t, readAll(t, resp)), 0); got != e.script.text() {
+	if got := joined(events(t, readAll(t, resp)), 0); got != e.Script.Text() {
 		t.Errorf("the stream in flight: %q", got)
 	}
 	if err := <-ended; err != nil {
@@ -339,8 +341,8 @@ func TestDrain(t *testing.T) {
 }
 
 func TestDrainDeadline(t *testing.T) {
-	e := &fakeEntry{name: "e1", script: words(4), gate: waitFor(make(chan struct{}))}
-	url, stop, ended := run(t, Config{Deployments: []Deployment{deploy(e)}, DrainTimeout: 20 * time.Millisecond})
+	e := &sessiontest.Entry{ID: "e1", Script: sessiontest.Words(4), Gate: waitFor(make(chan struct{}))}
+	url, stop, ended := run(t, Config{Deployments: []session.Deployment{deploy(e)}, DrainTimeout: 20 * time.Millisecond})
 	client := &http.Client{Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
 	resp, err := client.Post(url+chatPath, "application/json", strings.NewReader(`{`+hi+`,"stream":true}`))
@@ -356,7 +358,7 @@ func TestDrainDeadline(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Errorf("Run: %v", err)
 	}
-	if e.active.Load() != 0 {
+	if e.Active.Load() != 0 {
 		t.Error("the entry's context did not end")
 	}
 }
@@ -388,7 +390,7 @@ func TestSlowBody(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{", chatPath); err != nil {
+	if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{", chatPath); err != nil {
 		t.Fatal(err)
 	}
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -402,26 +404,26 @@ func TestSlowBody(t *testing.T) {
 // TestSlowReader checks that a client that does not read is given up after
 // WriteTimeout, and that its entry stops.
 func TestSlowReader(t *testing.T) {
-	s := &script{finish: generate.FinishStop}
+	s := &sessiontest.Script{Finish: generate.FinishStop}
 	for range 500 {
-		s.tokens = append(s.tokens, generate.TokenEvent{ID: 1, Text: strings.Repeat("x", generate.MaxText)})
+		s.Tokens = append(s.Tokens, generate.TokenEvent{ID: 1, Text: strings.Repeat("x", generate.MaxText)})
 	}
-	e := &fakeEntry{name: "e1", script: s}
-	f := start(t, func(c *Config) { c.WriteTimeout = 50 * time.Millisecond }, e)
+	e := &sessiontest.Entry{ID: "e1", Script: s}
+	f := start(t, func(c *Config) { c.SlowAfter, c.WriteTimeout = 50*time.Millisecond, 20*time.Millisecond }, e)
 	resp, err := f.server.Client().Post(f.server.URL+chatPath, "application/json", strings.NewReader(`{`+hi+`,"stream":true}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	eventually(t, "the slow client is counted", func() bool { return f.metric("trctl_gateway_requests_total", "code=499") == 1 })
-	if e.active.Load() != 0 {
+	eventually(t, "the slow client is counted", func() bool { return f.metric("trctl_gateway_requests_total", "code=408") == 1 })
+	if e.Active.Load() != 0 {
 		t.Error("the entry's context did not end")
 	}
 }
 
 // TestChunkedBody sends bodies without a length, under and over the limit.
 func TestChunkedBody(t *testing.T) {
-	f := start(t, func(c *Config) { c.MaxBody = 1000 }, &fakeEntry{name: "e1", script: words(1)})
+	f := start(t, func(c *Config) { c.MaxBody = 1000 }, &sessiontest.Entry{ID: "e1", Script: sessiontest.Words(1)})
 	for pad, status := range map[int]int{100: http.StatusOK, 2000: http.StatusRequestEntityTooLarge} {
 		body := io.MultiReader(strings.NewReader(`{`+hi+`,"x":"`), strings.NewReader(strings.Repeat("a", pad)), strings.NewReader(`"}`))
 		resp, err := f.server.Client().Post(f.server.URL+chatPath, "application/json", body)

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/tokenrouter/tokenrouter/api/openai"
+	"github.com/tokenrouter/tokenrouter/gateway/session"
 )
 
 // headerRequestID names a request. A client's own value is only echoed and
@@ -26,10 +28,12 @@ const maxRequestID = 128
 // outcome is how a request ended, for the access log.
 type outcome struct {
 	id     string
-	call   *call // nil for routes that generate nothing
-	cause  string
+	call   *call // nil for routes that generate nothing, and for bad requests
+	cause  session.Cause
 	err    error
 	status int // 0 means that of the response
+	// salt keys the prefix cache of whoever has the key; nil without keys.
+	salt []byte
 }
 
 // outcomeKey is where a request's outcome is kept in its context.
@@ -49,12 +53,18 @@ func (g *Gateway) identify(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		id := c.Request().Header.Get(headerRequestID)
 		if !saneID(id) {
-			id = fmt.Sprintf("req-%016x", random64())
+			id = newRequestID()
 		}
 		c.Response().Header().Set(headerRequestID, id)
 		c.Set(outcomeKey, &outcome{id: id})
 		return next(c)
 	}
+}
+
+func newRequestID() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return fmt.Sprintf("req-%x", b)
 }
 
 // saneID accepts ids of letters, digits and a few marks.
@@ -76,24 +86,29 @@ func saneID(id string) bool {
 func (g *Gateway) record(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		start := time.Now()
+		o := outcomeOf(c)
 		if err := next(c); err != nil {
+			o.cause = causeOf(err)
 			c.Error(err)
 		}
-		o := outcomeOf(c)
 		if o.status == 0 {
 			o.status = c.Response().Status
 		}
 		if o.cause == "" {
-			o.cause = "done"
-			if o.status >= http.StatusBadRequest {
-				o.cause = "refused"
-			}
+			o.cause = session.CauseDone
 		}
 		route := c.Path()
 		if !g.paths[route] {
 			route = "other"
 		}
 		g.metrics.requests.WithLabelValues(route, strconv.Itoa(o.status)).Inc()
+		if route == pathChat || route == pathCompletions {
+			deployment := ""
+			if o.call != nil {
+				deployment = o.call.d.Name
+			}
+			g.cfg.Session.Metrics.Ended(deployment, o.cause)
+		}
 		g.logEnd(c, o, route, time.Since(start))
 		return nil
 	}
@@ -105,7 +120,7 @@ func (g *Gateway) logEnd(c echo.Context, o *outcome, route string, took time.Dur
 	level := slog.LevelInfo
 	attrs := []slog.Attr{
 		slog.String("request", o.id), slog.String("route", route), slog.Int("status", o.status),
-		slog.String("cause", o.cause), slog.Duration("took", took),
+		slog.String("cause", string(o.cause)), slog.Duration("took", took),
 	}
 	if call := o.call; call != nil {
 		u := call.usage()
@@ -118,7 +133,7 @@ func (g *Gateway) logEnd(c echo.Context, o *outcome, route string, took time.Dur
 			share /= float64(u.Completion)
 		}
 		attrs = append(attrs,
-			slog.String("id", call.id), slog.String("deployment", call.d.Name), slog.Bool("stream", call.options.Stream),
+			slog.String("id", call.id), slog.String("deployment", call.d.Name), slog.Bool("stream", call.options.Stream), slog.Int("choices", len(call.choices)),
 			slog.Int("prompt_tokens", u.Prompt), slog.Int("completion_tokens", u.Completion),
 			slog.Float64("large_share", share), slog.Uint64("epoch", uint64(epoch)), slog.Duration("first_token", call.firstToken))
 	} else if o.status < http.StatusBadRequest {
@@ -145,7 +160,7 @@ func (g *Gateway) recover(next echo.HandlerFunc) echo.HandlerFunc {
 				panic(p)
 			}
 			g.cfg.Logger.Error("panic in a handler", "request", outcomeOf(c).id, "err", fmt.Sprint(p), "stack", string(debug.Stack()))
-			err = errPanic
+			err = session.ErrPanic
 		}()
 		return next(c)
 	}
@@ -156,7 +171,12 @@ func (g *Gateway) recover(next echo.HandlerFunc) echo.HandlerFunc {
 func (g *Gateway) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := c.Request()
-		if len(g.cfg.APIKeys) == 0 || r.Method == http.MethodOptions || isProbe(r.URL.Path) || g.knownKey(r.Header) {
+		if len(g.cfg.APIKeys) == 0 || r.Method == http.MethodOptions || isProbe(r.URL.Path) {
+			return next(c)
+		}
+		if hash, known := g.knownKey(r.Header); known {
+			salt := sha256.Sum256(append([]byte("prefix cache of key "), hash[:]...))
+			outcomeOf(c).salt = salt[:]
 			return next(c)
 		}
 		c.Response().Header().Set("WWW-Authenticate", "Bearer")
@@ -176,19 +196,19 @@ const maxKey = 512
 
 // knownKey compares the hash of the one bearer key of a request with every
 // known hash, all of them in constant time.
-func (g *Gateway) knownKey(h http.Header) bool {
+func (g *Gateway) knownKey(h http.Header) (hash [sha256.Size]byte, known bool) {
 	values := h.Values("Authorization")
 	if len(values) != 1 {
-		return false
+		return hash, false
 	}
 	scheme, key, ok := strings.Cut(values[0], " ")
 	if !ok || !strings.EqualFold(scheme, "bearer") || key == "" || len(key) > maxKey {
-		return false
+		return hash, false
 	}
-	sum := sha256.Sum256([]byte(key))
+	hash = sha256.Sum256([]byte(key))
 	found := 0
 	for i := range g.cfg.APIKeys {
-		found |= subtle.ConstantTimeCompare(sum[:], g.cfg.APIKeys[i][:])
+		found |= subtle.ConstantTimeCompare(hash[:], g.cfg.APIKeys[i][:])
 	}
-	return found == 1
+	return hash, found == 1
 }

@@ -5,31 +5,84 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/api/generate"
 	"github.com/tokenrouter/tokenrouter/api/openai"
+	"github.com/tokenrouter/tokenrouter/gateway/session"
 )
 
-// client writes to a client with a deadline for every flush, so that one that
-// does not read cannot hold a request for ever.
+// client writes to a client that may not read. All methods belong to one
+// goroutine.
 type client struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
-	timeout time.Duration
+	// slow is how long a client may take nothing, last how much longer the error
+	// that tells it may take.
+	slow, last time.Duration
+	// watchdog runs during a write; it fires when the client has taken nothing
+	// for slow. Nil unless watch was called.
+	watchdog *time.Timer
+	fired    atomic.Bool
+	// wrote says that a write was tried, so that no other answer can be sent.
+	wrote bool
+	// told says that the client is being told why its answer ends.
+	told bool
 }
 
-func newClient(w http.ResponseWriter, timeout time.Duration) *client {
-	return &client{w: w, control: http.NewResponseController(w), timeout: timeout}
+func newClient(w http.ResponseWriter, cfg *Config) *client {
+	return &client{w: w, control: http.NewResponseController(w), slow: cfg.SlowAfter, last: cfg.WriteTimeout}
 }
 
-// write sends b at once. Errors wrap errClientGone.
+// watch has f called, once and from another goroutine, when the client has taken
+// nothing for SlowAfter. The write then goes on for at most WriteTimeout.
+func (c *client) watch(f func()) {
+	c.watchdog = time.AfterFunc(c.slow, func() {
+		c.fired.Store(true)
+		f()
+	})
+	c.watchdog.Stop()
+}
+
+// piece is how much a client has to take within SlowAfter, in bytes.
+const piece = 4 << 10
+
+// write sends b at once. Errors wrap errClientGone, or are errTooSlow if the
+// client took too long, even if it has taken b by now.
 func (c *client) write(b []byte) error {
-	_ = c.control.SetWriteDeadline(time.Now().Add(c.timeout)) // not every writer has deadlines
-	if _, err := c.w.Write(b); err != nil {
-		return fmt.Errorf("%w: %w", errClientGone, err)
+	c.wrote = true
+	for ; len(b) > 0; b = b[min(len(b), piece):] {
+		c.guard()
+		if _, err := c.w.Write(b[:min(len(b), piece)]); err != nil {
+			return c.failure(err)
+		}
 	}
-	if err := c.control.Flush(); err != nil {
+	c.guard()
+	return c.failure(c.control.Flush())
+}
+
+// guard sets the deadline and the watchdog for one write. Once the watchdog has
+// fired, the deadline stays where it is.
+func (c *client) guard() {
+	if c.fired.Load() {
+		return
+	}
+	_ = c.control.SetWriteDeadline(time.Now().Add(c.slow + c.last)) // not every writer has deadlines
+	if c.watchdog != nil {
+		c.watchdog.Reset(c.slow)
+	}
+}
+
+// failure stops the watchdog after a write and says what the write amounts to.
+func (c *client) failure(err error) error {
+	if c.watchdog != nil {
+		c.watchdog.Stop()
+	}
+	switch {
+	case c.fired.Load() && !c.told:
+		return errTooSlow
+	case err != nil:
 		return fmt.Errorf("%w: %w", errClientGone, err)
 	}
 	return nil
@@ -49,7 +102,7 @@ func (c *client) sendJSON(status int, body []byte) error {
 
 // sendError writes an error as the whole answer and returns its status.
 func (c *client) sendError(e *openai.Error) int {
-	if e.Status == statusClientGone {
+	if c.wrote || e.Status == statusClientGone {
 		return e.Status
 	}
 	setRetryHeaders(c.w.Header(), e)
@@ -89,15 +142,25 @@ func (o *streamOutput) start() error {
 	return o.write(nil)
 }
 
+// prompt adds a chunk with a part of the prompt.
+func (o *streamOutput) prompt(ch *choice, tokens []generate.TokenEvent) {
+	o.chunk = openai.Chunk{Content: true, Offset: ch.offset}
+	o.chunk.Text, o.chunk.Logprobs = ch.recite(tokens)
+	ch.offset += openai.Characters(o.chunk.Text)
+	if o.chunk.Text != "" || ch.logprobs {
+		o.add(ch)
+	}
+}
+
 // token adds a chunk, except for a token that adds neither text nor a
 // log-probability: its bytes come with a later one.
-func (o *streamOutput) token(ch *choice, t *generate.TokenEvent) {
-	if t.Text == "" && !ch.logprobs {
+func (o *streamOutput) token(ch *choice, t *session.Token) {
+	if t.Show == "" && !ch.logprobs {
 		return
 	}
-	o.chunk = openai.Chunk{Content: true, Text: t.Text, Model: o.call.d.Models[t.Model]}
+	o.chunk = openai.Chunk{Content: true, Text: t.Show, Model: o.call.d.Models[t.Model]}
 	if ch.logprobs {
-		o.token1[0] = logprobToken(t)
+		o.token1[0] = logprobToken(&t.TokenEvent)
 		o.chunk.Logprobs, o.chunk.Offset = o.token1[:], ch.offset
 	}
 	o.add(ch)
@@ -154,6 +217,7 @@ func (o *streamOutput) fail(e *openai.Error) int {
 		return o.sendError(e)
 	}
 	if e.Status != statusClientGone {
+		o.told = true
 		o.buf = openai.AppendErrorEvent(o.buf, e)
 		o.buf = append(o.buf, openai.Done...)
 		_ = o.flush() // the client may have gone; nothing to do about it
@@ -180,10 +244,16 @@ func (o *bodyOutput) start() error     { return nil }
 func (o *bodyOutput) flush() error     { return nil }
 func (o *bodyOutput) keepAlive() error { return nil }
 
-func (o *bodyOutput) token(ch *choice, t *generate.TokenEvent) {
-	o.texts[ch.index].WriteString(t.Text)
+func (o *bodyOutput) prompt(ch *choice, tokens []generate.TokenEvent) {
+	text, logprobs := ch.recite(tokens)
+	o.texts[ch.index].WriteString(text)
+	o.logprobs[ch.index] = append(o.logprobs[ch.index], logprobs...)
+}
+
+func (o *bodyOutput) token(ch *choice, t *session.Token) {
+	o.texts[ch.index].WriteString(t.Show)
 	if ch.logprobs {
-		o.logprobs[ch.index] = append(o.logprobs[ch.index], logprobToken(t))
+		o.logprobs[ch.index] = append(o.logprobs[ch.index], logprobToken(&t.TokenEvent))
 	}
 }
 

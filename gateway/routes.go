@@ -5,11 +5,13 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/labstack/echo/v4"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/tokenrouter/tokenrouter/api/openai"
+	"github.com/tokenrouter/tokenrouter/gateway/session"
 )
 
 // Paths that answer without a key.
@@ -19,20 +21,26 @@ const (
 	pathReadyz  = "/readyz"
 )
 
+// Paths that generate.
+const (
+	pathChat        = "/v1/chat/completions"
+	pathCompletions = "/v1/completions"
+)
+
 // routes builds the handler.
 func (g *Gateway) routes() http.Handler {
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = g.sendHTTPError
 	// Before the router, so that no route can be reached around them.
-	e.Pre(g.identify, g.record, g.recover, g.authenticate)
+	e.Pre(g.identify, g.record, g.recover, g.guardOrigin, g.authenticate)
 
 	probes := []string{http.MethodGet, http.MethodHead}
 	e.Match(probes, pathHealthz, g.healthz)
 	e.Match(probes, pathHealth, g.healthz)
 	e.Match(probes, pathReadyz, g.readyz)
-	e.POST("/v1/chat/completions", g.chat)
-	e.POST("/v1/completions", g.completions)
+	e.POST(pathChat, g.chat)
+	e.POST(pathCompletions, g.completions)
 	e.GET("/v1/models", g.listModels)
 	e.GET("/v1/models/*", g.getModel) // a name may hold slashes
 	if g.cfg.ServeMetrics && g.cfg.Metrics != nil {
@@ -66,7 +74,11 @@ func (g *Gateway) sendHTTPError(err error, c echo.Context) {
 	default:
 		e = publicError(err)
 	}
-	newClient(c.Response(), g.cfg.WriteTimeout).sendError(e)
+	if c.Request().ContentLength != 0 {
+		// What was not read of the body is read before the answer leaves.
+		_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Now().Add(bodyGrace))
+	}
+	newClient(c.Response(), &g.cfg).sendError(e)
 }
 
 // healthz says that the process answers. It looks at nothing else.
@@ -89,8 +101,8 @@ func (g *Gateway) readyz(c echo.Context) error {
 
 func (g *Gateway) listModels(c echo.Context) error {
 	var models []openai.Model
-	for _, d := range g.table.Load().list {
-		models = append(models, d.model())
+	for d := range g.table.Load().All() {
+		models = append(models, model(d))
 	}
 	return c.JSONBlob(http.StatusOK, openai.AppendModels(nil, models))
 }
@@ -101,13 +113,13 @@ func (g *Gateway) getModel(c echo.Context) error {
 		name = c.Param("*")
 	}
 	t := g.table.Load()
-	d := t.byName[name]
+	d := t.Find(name)
 	if d == nil {
 		return modelNotFound(t, name)
 	}
-	return c.JSONBlob(http.StatusOK, openai.AppendModel(nil, d.model()))
+	return c.JSONBlob(http.StatusOK, openai.AppendModel(nil, model(d)))
 }
 
-func (d *deployment) model() openai.Model {
+func model(d *session.Served) openai.Model {
 	return openai.Model{ID: d.Name, Created: d.Created.Unix(), MaxContext: d.MaxContext}
 }

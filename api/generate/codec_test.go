@@ -249,7 +249,7 @@ func TestRequestRefused(t *testing.T) {
 		"negative id":       func(r *Request) { r.Prompt, r.PromptIDs = "", []int32{-1} },
 		"template args":     func(r *Request) { r.TemplateArgs = []byte("{") },
 		"temperature":       func(r *Request) { r.Sampling.Temperature = float32(math.NaN()) },
-		"top_p":             func(r *Request) { r.Sampling.TopP = 0 },
+		"top_p":             func(r *Request) { r.Sampling.TopP = 2 },
 		"max tokens":        func(r *Request) { r.Sampling.MaxTokens = 0 },
 		"logprobs":          func(r *Request) { r.Sampling.Logprobs = 21 },
 		"negative stop id":  func(r *Request) { r.Sampling.StopIDs = []int32{-1} },

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 
 	"github.com/tokenrouter/tokenrouter/api/sampling"
 )
@@ -97,24 +96,11 @@ func (r *Request) Check() error {
 }
 
 func checkSampling(p *sampling.Params) error {
-	switch {
-	case !(p.Temperature >= 0) || math.IsInf(float64(p.Temperature), 0):
-		return badRequest("temperature %g", p.Temperature)
-	case !(p.TopP > 0 && p.TopP <= 1):
-		return badRequest("top_p %g", p.TopP)
-	case p.TopK < 0:
-		return badRequest("top_k %d", p.TopK)
-	case p.MaxTokens < 0 || p.MaxTokens > MaxIDs:
+	if p.MaxTokens > MaxIDs {
 		return badRequest("max tokens %d", p.MaxTokens)
-	case p.Logprobs < -1 || p.Logprobs > sampling.MaxLogprobs:
-		return badRequest("logprobs %d", p.Logprobs)
-	case len(p.StopIDs) > sampling.MaxStopIDs:
-		return badRequest("%d stop ids", len(p.StopIDs))
 	}
-	for _, id := range p.StopIDs {
-		if id < 0 {
-			return badRequest("negative stop id")
-		}
+	if err := p.Check(0); err != nil {
+		return fmt.Errorf("%w: %w", ErrBadRequest, err)
 	}
 	return nil
 }

@@ -58,11 +58,19 @@ func appendTextLogprobs(dst []byte, tokens []Token, offset int) []byte {
 	dst = append(dst, `],"token_logprobs":[`...)
 	for i := range tokens {
 		dst = comma(dst, i)
+		if tokens[i].First {
+			dst = append(dst, "null"...)
+			continue
+		}
 		dst = appendLogprob(dst, tokens[i].Logprob)
 	}
 	dst = append(dst, `],"top_logprobs":[`...)
 	for i := range tokens {
 		dst = comma(dst, i)
+		if tokens[i].First {
+			dst = append(dst, "null"...)
+			continue
+		}
 		dst = appendTopObject(dst, &tokens[i])
 	}
 	dst = append(dst, `],"text_offset":[`...)

@@ -1,17 +1,8 @@
 package openai
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
-	"strconv"
-)
-
-// Bounds of parameters that are known but not supported with an effect.
-const (
-	maxStops     = 4
-	maxStopBytes = 256
-	maxBias      = 1024
 )
 
 // skipNeutral takes the known parameters that are not supported. A neutral
@@ -20,7 +11,7 @@ func (o *object) skipNeutral() {
 	o.neutralCounts()
 	o.neutralNumbers()
 	o.neutralFlags()
-	for _, name := range []string{"tools", "functions", "stop_token_ids", "bad_words", "logits_processors", "allowed_token_ids"} {
+	for _, name := range []string{"tools", "functions", "bad_words", "logits_processors", "allowed_token_ids"} {
 		o.emptyList(name)
 	}
 	for _, name := range []string{"suffix", "chat_template", "guided_regex", "guided_grammar", "regex", "ebnf", "reasoning_effort"} {
@@ -34,8 +25,6 @@ func (o *object) skipNeutral() {
 			o.fail(unsupported(name))
 		}
 	}
-	o.stop()
-	o.logitBias()
 	o.toolChoice("tool_choice")
 	o.toolChoice("function_call")
 	o.responseFormat()
@@ -44,7 +33,7 @@ func (o *object) skipNeutral() {
 
 // neutralFlags takes boolean parameters that have an effect with one value only.
 func (o *object) neutralFlags() {
-	for _, name := range []string{"ignore_eos", "echo", "use_beam_search", "include_stop_str_in_output",
+	for _, name := range []string{"use_beam_search", "include_stop_str_in_output",
 		"no_stop_trim", "continue_final_message", "return_token_ids"} {
 		if v, ok := o.bool(name); ok && v {
 			o.fail(unsupported(name))
@@ -58,15 +47,8 @@ func (o *object) neutralFlags() {
 }
 
 func (o *object) neutralCounts() {
-	for _, name := range []string{"n", "best_of"} {
-		if v, ok := o.integer(name, 1, 8); ok && v != 1 {
-			o.fail(unsupported(name))
-		}
-	}
-	for _, name := range []string{"min_tokens", "priority"} {
-		if v, ok := o.integer(name, 0, math.MaxInt32); ok && v != 0 {
-			o.fail(unsupported(name))
-		}
+	if v, ok := o.integer("priority", 0, math.MaxInt32); ok && v != 0 {
+		o.fail(unsupported("priority"))
 	}
 }
 
@@ -75,11 +57,7 @@ func (o *object) neutralNumbers() {
 		name            string
 		lo, hi, neutral float64
 	}{
-		{"presence_penalty", -2, 2, 0},
-		{"frequency_penalty", -2, 2, 0},
-		{"repetition_penalty", 0, 10, 1},
 		{"length_penalty", 0, 10, 1},
-		{"min_p", 0, 1, 0},
 		{"typical_p", 0, 1, 1},
 		{"top_a", 0, 1, 0},
 	} {
@@ -102,78 +80,6 @@ func (o *object) emptyList(name string) {
 		o.fail(unsupported(name))
 		return false
 	})
-}
-
-// stop takes stop strings. An empty one would match everywhere, so it is bad
-// rather than unsupported.
-func (o *object) stop() {
-	raw, ok := o.take("stop")
-	if !ok {
-		return
-	}
-	one := func(e []byte) bool {
-		switch s, isText := text(e); {
-		case !isText:
-			o.fail(wrongType("stop", "a string or an array of strings"))
-		case s == "":
-			o.fail(invalid("stop", "'stop' holds an empty string"))
-		case len(s) > maxStopBytes:
-			o.fail(invalid("stop", "'stop' holds a string of more than %d bytes", maxStopBytes))
-		default:
-			return true
-		}
-		return false
-	}
-	switch kind(raw) {
-	case '"':
-		if one(raw) {
-			o.fail(unsupported("stop"))
-		}
-	case '[':
-		n := 0
-		elements(raw, func(i int, e []byte) bool {
-			n = i + 1
-			if n > maxStops {
-				o.fail(invalid("stop", "'stop' holds more than %d strings", maxStops))
-				return false
-			}
-			return one(e)
-		})
-		if n > 0 {
-			o.fail(unsupported("stop"))
-		}
-	default:
-		o.fail(wrongType("stop", "a string or an array of strings"))
-	}
-}
-
-func (o *object) logitBias() {
-	raw, ok := o.take("logit_bias")
-	if !ok {
-		return
-	}
-	var bias map[string]json.RawMessage
-	if kind(raw) != '{' || json.Unmarshal(raw, &bias) != nil {
-		o.fail(wrongType("logit_bias", "an object of token ids and numbers"))
-		return
-	}
-	if len(bias) > maxBias {
-		o.fail(invalid("logit_bias", "'logit_bias' holds more than %d ids", maxBias))
-		return
-	}
-	for id, value := range bias {
-		v, err := strconv.ParseFloat(string(value), 64)
-		_, idErr := strconv.ParseUint(id, 10, 31)
-		switch {
-		case idErr != nil:
-			o.fail(invalid("logit_bias", "%q in 'logit_bias' is not a token id", Excerpt(id)))
-		case kind(value) != '0' || err != nil || v < -100 || v > 100:
-			o.fail(invalid("logit_bias", "'logit_bias' of id %s must be between -100 and 100", id))
-		}
-	}
-	if len(bias) > 0 {
-		o.fail(unsupported("logit_bias"))
-	}
 }
 
 // toolChoice takes a choice among tools. Without tools, none and auto mean nothing.

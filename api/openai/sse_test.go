@@ -182,13 +182,13 @@ func TestResponseGolden(t *testing.T) {
 	ext := &Extension{Policy: "random", Models: []string{"tiny-s"}}
 	ext.Add(0, 2)
 	one := []Choice{{Text: "Hi", Finish: "length", Extension: ext}}
-	got := string(AppendResponse(nil, Chat, "chatcmpl-1", 5, "tiny", one, Usage{1, 2}))
+	got := string(AppendResponse(nil, Chat, "chatcmpl-1", 5, "tiny", one, Usage{Prompt: 1, Completion: 2}))
 	want := `{"id":"chatcmpl-1","object":"chat.completion","created":5,"model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Hi","refusal":null},"logprobs":null,"finish_reason":"length"}],"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3,"prompt_tokens_details":{"cached_tokens":0}},"trctl":{"policy":"random","models":["tiny-s"],"tokens":{"tiny-s":2},"large_share":0.0000,"provenance":[["tiny-s",2]],"epoch":0,"ignored":[]}}`
 	if got != want {
 		t.Errorf("chat:\n got %s\nwant %s", got, want)
 	}
 	two := append(one, Choice{Text: "", Finish: "stop", Extension: &Extension{}, Logprobs: []Token{}})
-	got = string(AppendResponse(nil, Text, "cmpl-1", 5, "tiny", two, Usage{1, 2}))
+	got = string(AppendResponse(nil, Text, "cmpl-1", 5, "tiny", two, Usage{Prompt: 1, Completion: 2}))
 	want = `{"id":"cmpl-1","object":"text_completion","created":5,"model":"tiny","choices":[{"index":0,"text":"Hi","logprobs":null,"finish_reason":"length","trctl":{"policy":"random","models":["tiny-s"],"tokens":{"tiny-s":2},"large_share":0.0000,"provenance":[["tiny-s",2]],"epoch":0,"ignored":[]}},{"index":1,"text":"","logprobs":{"tokens":[],"token_logprobs":[],"top_logprobs":[],"text_offset":[]},"finish_reason":"stop","trctl":{"policy":"","models":[],"tokens":{},"large_share":0.0000,"provenance":[],"epoch":0,"ignored":[]}}],"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3,"prompt_tokens_details":{"cached_tokens":0}}}`
 	if got != want {
 		t.Errorf("text:\n got %s\nwant %s", got, want)

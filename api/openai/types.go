@@ -6,11 +6,13 @@ import "strconv"
 // model wrote them, the one that ended the answer included.
 type Usage struct {
 	Prompt, Completion int
+	// Cached is the part of Prompt that came from the prefix cache.
+	Cached int
 }
 
 // Add sums two counts, for requests with several prompts.
 func (u Usage) Add(v Usage) Usage {
-	return Usage{Prompt: u.Prompt + v.Prompt, Completion: u.Completion + v.Completion}
+	return Usage{Prompt: u.Prompt + v.Prompt, Completion: u.Completion + v.Completion, Cached: u.Cached + v.Cached}
 }
 
 func (u Usage) append(dst []byte) []byte {
@@ -20,7 +22,9 @@ func (u Usage) append(dst []byte) []byte {
 	dst = strconv.AppendInt(dst, int64(u.Completion), 10)
 	dst = append(dst, `,"total_tokens":`...)
 	dst = strconv.AppendInt(dst, int64(u.Prompt+u.Completion), 10)
-	return append(dst, `,"prompt_tokens_details":{"cached_tokens":0}}`...)
+	dst = append(dst, `,"prompt_tokens_details":{"cached_tokens":`...)
+	dst = strconv.AppendInt(dst, int64(u.Cached), 10)
+	return append(dst, `}}`...)
 }
 
 // Token is one token with its log-probability. Text is what it adds to the
@@ -30,7 +34,10 @@ type Token struct {
 	Text    string
 	Bytes   []byte
 	Logprob float32
-	Top     []Alternative
+	// First says that nothing comes before the token, so it has no
+	// log-probability (the first token of an echoed prompt).
+	First bool
+	Top   []Alternative
 }
 
 // Alternative is another token that could have been taken.

@@ -9,13 +9,27 @@ import (
 // Options are the parameters that both endpoints share.
 type Options struct {
 	Model string
-	// MaxTokens bounds the answer; 0 means that the client gave no limit.
+	// MaxTokens bounds the answer; 0 means that the client gave no limit, or with
+	// NoTokens that it wants the echo of the prompt alone.
 	MaxTokens int64
+	NoTokens  bool
+	// MinTokens is the least length of the answer.
+	MinTokens int32
+	// N is the number of answers to each prompt, 1 to MaxN.
+	N int
 	// Temperature, TopP and TopK are nil if the client left them out. TopK 0 keeps all.
 	Temperature, TopP *float64
 	TopK              *int32
 	Seed              *uint64
-	Stream            bool
+	// The rest of sampling; 0 is neutral.
+	MinP, RepetitionPenalty, FrequencyPenalty, PresencePenalty float64
+	// LogitBias has the bias by token id.
+	LogitBias map[int32]float32
+	// Stop are strings and StopIDs tokens that end the answer.
+	Stop      []string
+	StopIDs   []int32
+	IgnoreEOS bool
+	Stream    bool
 	// IncludeUsage asks for a usage chunk at the end of a stream,
 	// ContinuousUsage for usage in every chunk.
 	IncludeUsage, ContinuousUsage bool
@@ -40,7 +54,7 @@ func (o *Options) Check(l Limits) *Error {
 	if o.MaxTokens > int64(l.MaxContext) {
 		return invalid(o.limitName, "'%s' is %d, but the model's context holds %d tokens in all", o.limitName, o.MaxTokens, l.MaxContext)
 	}
-	return nil
+	return o.checkIDs(l)
 }
 
 // Check reports a limit or a prompt id that the deployment does not allow.
@@ -79,31 +93,16 @@ func open(body []byte) (*object, *Error) {
 }
 
 // options takes the shared parameters, and refuses the known ones that would
-// have an effect but are not supported.
-func (o *object) options() Options {
+// have an effect but are not supported. least is the smallest limit allowed.
+func (o *object) options(least int64) Options {
 	var r Options
 	var ok bool
 	if r.Model, ok = o.str("model"); !ok || r.Model == "" {
 		o.fail(missing("model"))
 	}
-	o.limits(&r)
-	if v, ok := o.number("temperature", 0, 2); ok {
-		r.Temperature = &v
-	}
-	if v, ok := o.number("top_p", 0, 1); ok {
-		if v == 0 {
-			o.fail(invalid("top_p", "'top_p' must be above 0 and at most 1"))
-		}
-		r.TopP = &v
-	}
-	if v, ok := o.integer("top_k", -1, math.MaxInt32); ok {
-		k := int32(max(v, 0))
-		r.TopK = &k
-	}
-	if v, ok := o.integer("seed", math.MinInt64, math.MaxInt64); ok {
-		seed := uint64(v)
-		r.Seed = &seed
-	}
+	o.limits(&r, least)
+	o.sampling(&r)
+	o.minTokens(&r)
 	r.Stream, _ = o.bool("stream")
 	o.streamOptions(&r)
 	o.skipNeutral()
@@ -112,9 +111,9 @@ func (o *object) options() Options {
 }
 
 // limits takes max_tokens and its newer name.
-func (o *object) limits(r *Options) {
-	old, hasOld := o.integer("max_tokens", 1, math.MaxInt64)
-	limit, ok := o.integer("max_completion_tokens", 1, math.MaxInt64)
+func (o *object) limits(r *Options, least int64) {
+	old, hasOld := o.integer("max_tokens", least, math.MaxInt64)
+	limit, ok := o.integer("max_completion_tokens", least, math.MaxInt64)
 	switch {
 	case ok && hasOld && old != limit:
 		o.fail(invalid("max_tokens", "'max_tokens' and 'max_completion_tokens' differ; give one"))
@@ -123,6 +122,7 @@ func (o *object) limits(r *Options) {
 	case hasOld:
 		r.MaxTokens, r.limitName = old, "max_tokens"
 	}
+	r.NoTokens = (ok || hasOld) && r.MaxTokens == 0
 }
 
 func (o *object) streamOptions(r *Options) {
@@ -187,7 +187,10 @@ func ParseChat(body []byte) (*ChatRequest, *Error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &ChatRequest{Options: o.options()}
+	r := &ChatRequest{Options: o.options(1)}
+	if v, ok := o.bool("echo"); ok && v {
+		o.fail(unsupported("echo"))
+	}
 	r.Logprobs = o.chatLogprobs()
 	r.Messages = o.messages()
 	r.TemplateArgs = o.templateArgs()
@@ -237,6 +240,8 @@ type Prompt struct {
 type CompletionRequest struct {
 	Options
 	Prompts []Prompt
+	// Echo says that the prompt comes before the answer.
+	Echo bool
 	// nested says that ids came as an array of arrays.
 	nested bool
 }
@@ -247,7 +252,11 @@ func ParseCompletion(body []byte) (*CompletionRequest, *Error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &CompletionRequest{Options: o.options()}
+	r := &CompletionRequest{Options: o.options(0)}
+	r.Echo, _ = o.bool("echo")
+	if r.NoTokens && !r.Echo {
+		o.fail(invalid(r.limitName, "'%s' may be 0 only with 'echo'", r.limitName))
+	}
 	r.Logprobs = -1
 	if v, ok := o.integer("logprobs", 0, MaxTopLogprobs); ok {
 		r.Logprobs = int32(v)

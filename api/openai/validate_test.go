@@ -25,6 +25,12 @@ func TestParseChatAccepts(t *testing.T) {
 		"silent":            `{` + hi + `,"user":"u","metadata":{"a":"b"},"store":true,"service_tier":"auto","parallel_tool_calls":false}`,
 		"null name":         `{"model":"tiny","messages":[{"role":"user","content":"hi","name":null}]}`,
 		"both limits equal": `{` + hi + `,"max_tokens":5,"max_completion_tokens":5}`,
+		"one stop":          `{` + hi + `,"stop":"x"}`,
+		"B03 stops":         `{` + hi + `,"stop":["###END###"]}`,
+		"n":                 `{` + hi + `,"n":8,"best_of":8}`,
+		"min_tokens":        `{` + hi + `,"min_tokens":5,"max_tokens":5}`,
+		"min_tokens alone":  `{` + hi + `,"min_tokens":5}`,
+		"bench fields":      `{` + hi + `,"ignore_eos":true,"repetition_penalty":1.0,"logprobs":null,"stop":null}`,
 		"top_k -1":          `{` + hi + `,"top_k":-1}`,
 		"escaped pair":      `{"model":"tiny","messages":[{"role":"user","content":"\ud83e\udd84"}]}`,
 		"white space":       " \n{" + hi + "}\r\n\t",
@@ -41,7 +47,9 @@ func TestParseChatFields(t *testing.T) {
 		{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
 		{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"t","arguments":"{}"}}]},
 		{"role":"tool","tool_call_id":"c1","content":"12:00","name":"t"}],
-		"max_completion_tokens":7,"temperature":-0,"top_p":0.5,"top_k":3,"seed":-1,"stream":true,
+		"max_completion_tokens":7,"temperature":-0,"top_p":0.5,"top_k":3,"seed":-1,"stream":true,"n":3,"best_of":3,"min_tokens":7,
+		"min_p":0.25,"presence_penalty":1,"frequency_penalty":-2,"repetition_penalty":1.5,"logit_bias":{"5":-100,"7":0.5},
+		"stop":["a","é"],"stop_token_ids":[9,10],"ignore_eos":true,
 		"stream_options":{"include_usage":true,"continuous_usage_stats":true},"logprobs":true,"top_logprobs":20,
 		"chat_template_kwargs":{"enable_thinking":false},"Model":"x","zeta":1,"alpha":{"a":1e400}}`))
 	if err != nil {
@@ -50,6 +58,8 @@ func TestParseChatFields(t *testing.T) {
 	zero, half, k, seed := 0.0, 0.5, int32(3), ^uint64(0)
 	want := &ChatRequest{
 		Options: Options{
+			N: 3, MinTokens: 7, MinP: 0.25, PresencePenalty: 1, FrequencyPenalty: -2, RepetitionPenalty: 1.5,
+			LogitBias: map[int32]float32{5: -100, 7: 0.5}, Stop: []string{"a", "é"}, StopIDs: []int32{9, 10}, IgnoreEOS: true,
 			Model: "tiny", MaxTokens: 7, Temperature: &zero, TopP: &half, TopK: &k, Seed: &seed, Stream: true,
 			IncludeUsage: true, ContinuousUsage: true, Logprobs: 20, Ignored: []string{"Model", "alpha", "zeta"},
 			limitName: "max_completion_tokens",
@@ -137,7 +147,6 @@ func badValues() []badBody {
 		{"n 0", with(`"n":0`), "n", CodeInvalidValue},
 		{"n -1", with(`"n":-1`), "n", CodeInvalidValue},
 		{"B21 n", with(`"n":1000000,"max_tokens":2147483647`), "n", CodeInvalidValue},
-		{"n 3", with(`"n":3`), "n", CodeUnsupported},
 		{"max_tokens 0", with(`"max_tokens":0`), "max_tokens", CodeInvalidValue},
 		{"max_tokens -1", with(`"max_tokens":-1`), "max_tokens", CodeInvalidValue},
 		{"max_tokens 2^63", with(`"max_tokens":9223372036854775808`), "max_tokens", CodeInvalidValue},
@@ -172,15 +181,19 @@ func badUnsupported() []badBody {
 		{"B08 empty stop", with(`"stop":[""]`), "stop", CodeInvalidValue},
 		{"B08 empty among stops", with(`"stop":["","x"]`), "stop", CodeInvalidValue},
 		{"empty stop text", with(`"stop":""`), "stop", CodeInvalidValue},
-		{"stop", with(`"stop":"x"`), "stop", CodeUnsupported},
-		{"B03 stops", with(`"stop":["###END###"]`), "stop", CodeUnsupported},
 		{"10k stops", with(`"stop":[` + strings.TrimSuffix(strings.Repeat(`"x",`, 10000), ",") + `]`), "stop", CodeInvalidValue},
 		{"long stop", with(`"stop":"` + strings.Repeat("x", 257) + `"`), "stop", CodeInvalidValue},
 		{"stop number", with(`"stop":5`), "stop", CodeInvalidType},
 		{"stop numbers", with(`"stop":[5]`), "stop", CodeInvalidType},
-		{"stop ids", with(`"stop_token_ids":[5]`), "stop_token_ids", CodeUnsupported},
-		{"B23 min_tokens", with(`"min_tokens":10,"max_tokens":5`), "min_tokens", CodeUnsupported},
-		{"B42 unknown id", with(`"logit_bias":{"191222999":-100}`), "logit_bias", CodeUnsupported},
+		{"stop id text", with(`"stop_token_ids":["5"]`), "stop_token_ids", CodeInvalidValue},
+		{"stop id negative", with(`"stop_token_ids":[-1]`), "stop_token_ids", CodeInvalidValue},
+		{"stop ids object", with(`"stop_token_ids":{}`), "stop_token_ids", CodeInvalidType},
+		{"33 stop ids", with(`"stop_token_ids":[` + strings.Repeat("1,", 32) + `1]`), "stop_token_ids", CodeInvalidValue},
+		{"B23 min_tokens", with(`"min_tokens":10,"max_tokens":5`), "min_tokens", CodeInvalidValue},
+		{"B23 min_tokens, newer name", with(`"min_tokens":10,"max_completion_tokens":5`), "min_tokens", CodeInvalidValue},
+		{"min_tokens -1", with(`"min_tokens":-1`), "min_tokens", CodeInvalidValue},
+		{"B42 huge id", with(`"logit_bias":{"99999999999":-100}`), "logit_bias", CodeInvalidValue},
+		{"one id twice", with(`"logit_bias":{"5":1,"05":2}`), "logit_bias", CodeInvalidValue},
 		{"B42 bad id", with(`"logit_bias":{"abc":1}`), "logit_bias", CodeInvalidValue},
 		{"B42 range", with(`"logit_bias":{"5":1e9}`), "logit_bias", CodeInvalidValue},
 		{"B42 null", with(`"logit_bias":{"5":null}`), "logit_bias", CodeInvalidValue},
@@ -195,14 +208,13 @@ func badUnsupported() []badBody {
 		{"tools object", with(`"tools":{}`), "tools", CodeInvalidType},
 		{"tool_choice required", with(`"tool_choice":"required"`), "tool_choice", CodeUnsupported},
 		{"tool_choice number", with(`"tool_choice":1`), "tool_choice", CodeInvalidType},
-		{"presence_penalty", with(`"presence_penalty":0.1`), "presence_penalty", CodeUnsupported},
+		{"repetition_penalty 0", with(`"repetition_penalty":0`), "repetition_penalty", CodeInvalidValue},
+		{"frequency_penalty -3", with(`"frequency_penalty":-3`), "frequency_penalty", CodeInvalidValue},
+		{"min_p 2", with(`"min_p":2`), "min_p", CodeInvalidValue},
 		{"presence_penalty 3", with(`"presence_penalty":3`), "presence_penalty", CodeInvalidValue},
-		{"frequency_penalty", with(`"frequency_penalty":-1`), "frequency_penalty", CodeUnsupported},
-		{"repetition_penalty", with(`"repetition_penalty":1.1`), "repetition_penalty", CodeUnsupported},
-		{"min_p", with(`"min_p":0.1`), "min_p", CodeUnsupported},
-		{"ignore_eos", with(`"ignore_eos":true`), "ignore_eos", CodeUnsupported},
 		{"echo", with(`"echo":true`), "echo", CodeUnsupported},
-		{"best_of", with(`"best_of":2`), "best_of", CodeUnsupported},
+		{"best_of", with(`"best_of":2`), "best_of", CodeInvalidValue},
+		{"best_of below n", with(`"n":3,"best_of":2`), "best_of", CodeInvalidValue},
 		{"suffix", with(`"suffix":"x"`), "suffix", CodeUnsupported},
 		{"skip_special_tokens", with(`"skip_special_tokens":false`), "skip_special_tokens", CodeUnsupported},
 		{"modalities", with(`"modalities":["audio"]`), "modalities", CodeUnsupported},
@@ -299,6 +311,10 @@ func TestParseCompletion(t *testing.T) {
 			t.Errorf("%s: %+v, %v", body, r, err)
 		}
 	}
+	r, err := ParseCompletion([]byte(`{"model":"M","prompt":"Answer: Yes","max_tokens":0,"echo":true,"logprobs":1,"stop":["K L M N O"]}`))
+	if err != nil || !r.Echo || !r.NoTokens || r.MaxTokens != 0 || r.Logprobs != 1 || len(r.Stop) != 1 {
+		t.Errorf("B17 echo: %+v, %v", r, err)
+	}
 	for _, tc := range []struct{ name, fields, param, code string }{
 		{"none", `"max_tokens":4`, "prompt", CodeMissing},
 		{"B41 null", `"prompt":null`, "prompt", CodeMissing},
@@ -314,10 +330,11 @@ func TestParseCompletion(t *testing.T) {
 		{"object", `"prompt":{}`, "prompt", CodeInvalidType},
 		{"too many", `"prompt":[` + strings.TrimSuffix(strings.Repeat(`"x",`, MaxPrompts+1), ",") + `]`, "prompt", CodeInvalidValue},
 		{"B17 max_tokens 0", `"prompt":"x","max_tokens":0`, "max_tokens", CodeInvalidValue},
-		{"B17 echo", `"prompt":"x","max_tokens":1,"echo":true,"logprobs":1`, "echo", CodeUnsupported},
+		{"echo text", `"prompt":"x","echo":"true"`, "echo", CodeInvalidType},
+		{"B17 max_completion_tokens 0", `"prompt":"x","max_completion_tokens":0`, "max_completion_tokens", CodeInvalidValue},
 		{"logprobs 21", `"prompt":"x","logprobs":21`, "logprobs", CodeInvalidValue},
 		{"logprobs bool", `"prompt":"x","logprobs":true`, "logprobs", CodeInvalidType},
-		{"B01 stop", `"prompt":"x","stop":["K L M N O"]`, "stop", CodeUnsupported},
+		{"min over none", `"prompt":"x","max_tokens":0,"echo":true,"min_tokens":1`, "min_tokens", CodeInvalidValue},
 	} {
 		_, err := ParseCompletion([]byte(`{"model":"M",` + tc.fields + `}`))
 		if err == nil || err.Param != tc.param || err.Code != tc.code {
@@ -334,6 +351,10 @@ func TestLimits(t *testing.T) {
 		`"prompt":"x","max_tokens":100`:                 "",
 		`"prompt":"x","max_tokens":101`:                 "max_tokens",
 		`"prompt":"x","max_completion_tokens":101`:      "max_completion_tokens",
+		`"prompt":"x","logit_bias":{"191222999":-100}`:  "logit_bias",
+		`"prompt":"x","logit_bias":{"49":-100}`:         "",
+		`"prompt":"x","stop_token_ids":[1,50]`:          "stop_token_ids",
+		`"prompt":"x","min_tokens":101`:                 "min_tokens",
 		`"prompt":[49]`:                                 "",
 		`"prompt":[0,50]`:                               "prompt",
 		`"prompt":[` + strings.Repeat("1,", 100) + `1]`: "prompt",

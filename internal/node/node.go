@@ -14,6 +14,7 @@ import (
 	"github.com/sourcegraph/conc/pool"
 
 	"github.com/tokenrouter/tokenrouter/gateway"
+	"github.com/tokenrouter/tokenrouter/gateway/session"
 	"github.com/tokenrouter/tokenrouter/internal/h2"
 	"github.com/tokenrouter/tokenrouter/internal/memconn"
 	"github.com/tokenrouter/tokenrouter/policies"
@@ -195,18 +196,18 @@ func (n *Node) newGateway() (*gateway.Gateway, error) {
 			}
 		},
 	}
-	entries := map[string]gateway.Entry{}
+	entries := map[string]session.Entry{}
 	for _, r := range n.replicas {
 		transport, err := h2.NewTransport(h2.Config{Dial: n.net.dialer(r.name)})
 		if err != nil {
 			return nil, fmt.Errorf("link to %s: %w", r.name, err)
 		}
 		n.transports = append(n.transports, transport)
-		entries[r.name] = gateway.NewEntryClient(r.name, transport, "http://"+r.name)
+		entries[r.name] = session.NewEntryClient(r.name, transport, "http://"+r.name)
 	}
 	for _, d := range n.Deployments() {
 		entry := n.model(d.Models[0])
-		g := gateway.Deployment{
+		g := session.Deployment{
 			Name: d.Name, Models: d.Models, Policy: d.Policy.Name,
 			MaxContext: n.maxContext(entry), Vocab: entry.tokenizer.Size(), Defaults: defaults(entry),
 		}
@@ -223,8 +224,8 @@ func (n *Node) newGateway() (*gateway.Gateway, error) {
 
 // defaults are the checkpoint's own sampling parameters; a checkpoint that
 // names no temperature is greedy.
-func defaults(m *loaded) gateway.Defaults {
-	var d gateway.Defaults
+func defaults(m *loaded) session.Defaults {
+	var d session.Defaults
 	g := m.checkpoint.Generation
 	if g.Temperature != nil {
 		d.Temperature = *g.Temperature

@@ -1,4 +1,4 @@
-package gateway
+package session
 
 import (
 	"errors"
@@ -35,9 +35,12 @@ type ledger struct {
 	// admitted says that the current epoch's stream has been admitted.
 	admitted bool
 	prompt   []int32
-	tokens   []generate.Token
-	owner    uint8
-	state    []byte
+	// echo says that the prompt's tokens were asked for, echoed how many came.
+	echo   bool
+	echoed int
+	tokens []generate.Token
+	owner  uint8
+	state  []byte
 }
 
 // begin starts the next epoch and returns its number. Whatever an older stream
@@ -96,6 +99,8 @@ func (l *ledger) accept(e *generate.Event) ([]generate.TokenEvent, error) {
 		return nil, errStale
 	case e.Kind != generate.EventTokens || !l.admitted:
 		return nil, fmt.Errorf("%w: kind %d, admitted %t", errEvent, e.Kind, l.admitted)
+	case l.echo && l.echoed < len(l.prompt):
+		return nil, fmt.Errorf("%w: tokens after %d of %d prompt tokens", errEvent, l.echoed, len(l.prompt))
 	case base < 0 || base > length:
 		return nil, fmt.Errorf("%w: position %d, %d committed", errGap, base, length)
 	case base+len(e.Tokens) > l.limit:
@@ -125,6 +130,34 @@ func (l *ledger) accept(e *generate.Event) ([]generate.TokenEvent, error) {
 	return fresh, nil
 }
 
+// recite takes an event of prompt tokens and returns the new ones, a suffix of
+// e.Tokens. With an error nothing was changed.
+func (l *ledger) recite(e *generate.Event) ([]generate.TokenEvent, error) {
+	base := int(e.Base)
+	switch {
+	case e.Epoch != l.epoch:
+		return nil, errStale
+	case e.Kind != generate.EventPrompt || !l.admitted || !l.echo:
+		return nil, fmt.Errorf("%w: kind %d, admitted %t, echo %t", errEvent, e.Kind, l.admitted, l.echo)
+	case base < 0 || base > l.echoed:
+		return nil, fmt.Errorf("%w: prompt position %d, %d known", errGap, base, l.echoed)
+	case base+len(e.Tokens) > len(l.prompt):
+		return nil, fmt.Errorf("%w: %d prompt tokens of %d", errEvent, base+len(e.Tokens), len(l.prompt))
+	}
+	for i := range e.Tokens {
+		if e.Tokens[i].ID != l.prompt[base+i] {
+			return nil, fmt.Errorf("%w: prompt position %d", errConflict, base+i)
+		}
+	}
+	fresh := e.Tokens[min(l.echoed-base, len(e.Tokens)):]
+	l.echoed += len(fresh)
+	return fresh, nil
+}
+
+// cut forgets the tokens from position n on. The caller has not let them out:
+// the answer ends before them.
+func (l *ledger) cut(n int) { l.tokens = l.tokens[:n] }
+
 // end accepts the last event of an answer.
 func (l *ledger) end(e *generate.Event) error {
 	switch {
@@ -132,6 +165,8 @@ func (l *ledger) end(e *generate.Event) error {
 		return errStale
 	case e.Kind != generate.EventFinish || !l.admitted:
 		return fmt.Errorf("%w: kind %d, admitted %t", errEvent, e.Kind, l.admitted)
+	case l.echo && l.echoed < len(l.prompt):
+		return fmt.Errorf("%w: finished after %d of %d prompt tokens", errEvent, l.echoed, len(l.prompt))
 	case e.Finish != generate.FinishStop && e.Finish != generate.FinishLength:
 		return fmt.Errorf("%w: finish %d", errEvent, e.Finish)
 	}

@@ -1,4 +1,4 @@
-package gateway
+package session
 
 import (
 	"bytes"
@@ -41,7 +41,7 @@ type Stream interface {
 }
 
 // ErrProtocol says that an entry's answer was not what the protocol allows.
-var ErrProtocol = errors.New("gateway: entry broke the protocol")
+var ErrProtocol = errors.New("session: entry broke the protocol")
 
 // entryClient reaches an entry over HTTP.
 type entryClient struct {

@@ -1,6 +1,7 @@
-package gateway
+package session
 
 import (
+	"iter"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -22,8 +23,8 @@ func (r *replica) eject(now time.Time, d time.Duration) {
 	r.ejectedUntil.Store(now.Add(d).UnixNano())
 }
 
-// deployment is a Deployment with its replicas.
-type deployment struct {
+// Served is a Deployment with what is known of its entries.
+type Served struct {
 	Deployment
 	replicas []*replica
 	turn     atomic.Uint32
@@ -32,7 +33,7 @@ type deployment struct {
 // pick returns the replica to submit to: one not yet tried before one that was,
 // a healthy one before an ejected one, then the least loaded, ties in turn. It
 // returns nil if there is none.
-func (d *deployment) pick(now time.Time, tried []*replica) *replica {
+func (d *Served) pick(now time.Time, tried []*replica) *replica {
 	n := len(d.replicas)
 	if n == 0 {
 		return nil
@@ -63,14 +64,19 @@ func (d *deployment) pick(now time.Time, tried []*replica) *replica {
 	return best
 }
 
-// table is an immutable set of deployments.
-type table struct {
-	list   []*deployment
-	byName map[string]*deployment
+// Table is an immutable set of deployments.
+type Table struct {
+	list   []*Served
+	byName map[string]*Served
 }
 
-// newTable builds a table, and keeps what is known of entries that old already had.
-func newTable(list []Deployment, old *table, started time.Time) *table {
+// NewTable builds a table, and keeps what is known of entries that old (nil for
+// none) already had. Deployments without a time of creation get created.
+// Errors wrap ErrConfig.
+func NewTable(list []Deployment, old *Table, created time.Time) (*Table, error) {
+	if err := CheckDeployments(list); err != nil {
+		return nil, err
+	}
 	known := make(map[Entry]*replica)
 	if old != nil {
 		for _, d := range old.list {
@@ -79,15 +85,15 @@ func newTable(list []Deployment, old *table, started time.Time) *table {
 			}
 		}
 	}
-	t := &table{byName: make(map[string]*deployment, len(list))}
+	t := &Table{byName: make(map[string]*Served, len(list))}
 	for i := range list {
-		d := &deployment{Deployment: list[i]}
+		d := &Served{Deployment: list[i]}
 		d.Models = slices.Clone(d.Models)
 		if d.Defaults.TopP == 0 {
 			d.Defaults.TopP = 1
 		}
 		if d.Created.IsZero() {
-			d.Created = started
+			d.Created = created
 		}
 		for _, e := range list[i].Entries {
 			r := known[e]
@@ -100,11 +106,17 @@ func newTable(list []Deployment, old *table, started time.Time) *table {
 		t.list = append(t.list, d)
 		t.byName[d.Name] = d
 	}
-	return t
+	return t, nil
 }
 
-// near returns up to three names that a client may have meant.
-func (t *table) near(name string) []string {
+// Find returns a deployment by its name, or nil.
+func (t *Table) Find(name string) *Served { return t.byName[name] }
+
+// All yields the deployments in order.
+func (t *Table) All() iter.Seq[*Served] { return slices.Values(t.list) }
+
+// Near returns up to three names that a client may have meant.
+func (t *Table) Near(name string) []string {
 	type guess struct {
 		name     string
 		distance int
