@@ -138,7 +138,7 @@ func (c *attnCase) run(r *rig, partials int) []uint16 {
 }
 
 func TestAttention(t *testing.T) {
-	for _, d := range []kernels.Dims{tiny, odd, wide, five} {
+	for _, d := range withBig(t, tiny, odd, wide, five) {
 		r := newRig(t, d)
 		shapes := [][]attnRow{
 			{{0, 1}},

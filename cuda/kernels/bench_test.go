@@ -22,6 +22,15 @@ func newRig(tb testing.TB, d kernels.Dims) *rig {
 	return &rig{dev, dev.Load(tb, d), tb}
 }
 
+// withBig adds the vocabulary and heads of a real model on a GPU; the emulator would take minutes.
+func withBig(tb testing.TB, dims ...kernels.Dims) []kernels.Dims {
+	tb.Helper()
+	if cudatest.Open(tb).Simulated {
+		return dims
+	}
+	return append(dims, kernels.Dims{Hidden: 1024, FFN: 3072, Heads: 16, KVHeads: 8, HeadDim: 128, PageSize: 64, Vocab: 151669})
+}
+
 // ok fails the test on a failed launch.
 func (r *rig) ok(err error) {
 	r.tb.Helper()

@@ -70,16 +70,16 @@ func logitRows(v int) map[string][]float32 {
 }
 
 func TestLogitstats(t *testing.T) {
-	for _, d := range []kernels.Dims{tiny, odd, wide, five} {
+	for _, d := range withBig(t, tiny, odd, wide, five) {
 		r := newRig(t, d)
 		for name, z := range logitRows(d.Vocab) {
+			want := ref.Logitstats(z)
 			for _, k := range []int{0, 1, 7, kernels.MaxTop} {
 				var got head
 				bothOrders(r, func() []kernels.Stat {
 					got = runHead(r, [][]float32{z, z}, []kernels.Sample{{Top: int32(k)}, {Top: 1}})
 					return got.stats
 				})
-				want := ref.Logitstats(z)
 				s := got.stats[0]
 				if int(s.ArgMax) != want.ArgMax || float64(s.Max) != want.Max || s.Token != s.ArgMax || s.Flags != 0 {
 					t.Errorf("V=%d %s: arg max %d (%v), token %d, flags %d; want %d (%v)", d.Vocab, name, s.ArgMax, s.Max, s.Token, s.Flags, want.ArgMax, want.Max)
@@ -125,11 +125,14 @@ func TestLogitstatsFlags(t *testing.T) {
 
 // The device draws what worker/sampler draws.
 func TestSample(t *testing.T) {
-	for _, d := range []kernels.Dims{tiny, odd, wide} {
+	for _, d := range withBig(t, tiny, odd, wide) {
 		r := newRig(t, d)
 		rounds := 6
 		if !r.Simulated {
 			rounds = 200
+		}
+		if d.Vocab > 10_000 {
+			rounds = 8
 		}
 		rng := rand.New(rand.NewPCG(3, uint64(d.Vocab)))
 		var rows [][]float32

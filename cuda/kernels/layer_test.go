@@ -10,7 +10,7 @@ import (
 )
 
 func TestEmbed(t *testing.T) {
-	for _, d := range []kernels.Dims{tiny, wide} {
+	for _, d := range withBig(t, tiny, wide) {
 		r := newRig(t, d)
 		table := cudatest.BF16s(1, 7*d.Hidden, 1)
 		ids := []int32{6, 0, 3, 3}
@@ -36,7 +36,7 @@ func TestEmbed(t *testing.T) {
 }
 
 func TestRmsnorm(t *testing.T) {
-	for _, d := range []kernels.Dims{tiny, odd, wide, five} {
+	for _, d := range withBig(t, tiny, odd, wide, five) {
 		r := newRig(t, d)
 		const rows = 3
 		x, delta := cudatest.Normals(2, rows*d.Hidden), cudatest.Normals(3, rows*d.Hidden)
@@ -94,7 +94,7 @@ func TestRmsnorm(t *testing.T) {
 }
 
 func TestSilumul(t *testing.T) {
-	for _, d := range []kernels.Dims{tiny, odd, wide} {
+	for _, d := range withBig(t, tiny, odd, wide) {
 		r := newRig(t, d)
 		const rows = 3
 		gu := cudatest.Normals(5, rows*2*d.FFN)

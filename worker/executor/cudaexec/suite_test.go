@@ -1,6 +1,7 @@
 package cudaexec
 
 import (
+	"os"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -60,9 +61,11 @@ func openTest(tb testing.TB) (*Device, *cudatest.Device) {
 	return d, t
 }
 
-// build makes an executor that the test shuts down.
+// build makes an executor that the test shuts down. With TRCTL_TEST_BLOCK in the environment it waits after each
+// operation, so that a device fault names the kernel.
 func build(tb testing.TB, d *Device, c Config, src Source) *Executor {
 	tb.Helper()
+	c.BlockEachOp = c.BlockEachOp || os.Getenv("TRCTL_TEST_BLOCK") != ""
 	e, err := New(tb.Context(), c, d, src)
 	if err != nil {
 		tb.Fatal(err)
