@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +16,6 @@ import (
 	"github.com/sourcegraph/conc/pool"
 
 	"github.com/tokenrouter/tokenrouter/models"
-	"github.com/tokenrouter/tokenrouter/worker/subservice"
 )
 
 // running is a node that a test talks to over loopback.
@@ -163,18 +163,37 @@ func questions(n int, model string, maxTokens int) []ask {
 	return list
 }
 
-// stats returns the snapshot of every replica that runs.
-func (n *Node) stats() map[string]subservice.Stats {
-	all := map[string]subservice.Stats{}
-	for _, r := range n.replicas {
-		if sub := r.current.Load(); sub != nil {
-			all[r.name] = sub.Stats()
+// busy sums the metrics that say what the replicas hold.
+func (r *running) busy() (sum float64, lines string) {
+	r.t.Helper()
+	resp, err := http.Get(r.url + "/metrics")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	found := 0
+	scan := bufio.NewScanner(resp.Body)
+	for scan.Scan() {
+		name, value, _ := strings.Cut(scan.Text(), " ")
+		name, _, _ = strings.Cut(name, "{")
+		switch name {
+		case "trctl_sequences_queued", "trctl_sequences_running", "trctl_sequences_parked", "trctl_kv_pages_held":
+			v, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				r.t.Fatal(err)
+			}
+			found++
+			sum += v
+			lines += scan.Text() + "\n"
 		}
 	}
-	return all
+	if found < 8 {
+		r.t.Fatalf("%d metrics of replicas found", found)
+	}
+	return sum, lines
 }
 
-// awaitIdle waits until no replica holds a sequence, a slot or a page.
+// awaitIdle waits until no replica holds a sequence or a page.
 func (r *running) awaitIdle() {
 	r.t.Helper()
 	deadline := time.NewTimer(20 * time.Second)
@@ -182,17 +201,14 @@ func (r *running) awaitIdle() {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		busy := false
-		for _, s := range r.stats() {
-			busy = busy || s.Queued+s.Running+s.Parked+s.PagesHeld+s.Slots > 0
-		}
-		if !busy {
+		sum, lines := r.busy()
+		if sum == 0 {
 			return
 		}
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			r.t.Fatalf("not idle: %+v", r.stats())
+			r.t.Fatalf("not idle:\n%s", lines)
 		}
 	}
 }

@@ -1,137 +1,34 @@
 package node
 
 import (
-	"errors"
-	"fmt"
-	"log/slog"
 	"time"
+
+	"github.com/tokenrouter/tokenrouter/engine"
 )
 
 // Config says what a process serves.
 type Config struct {
+	// Config is the engine's. Its Metrics are the node's.
+	engine.Config
 	// Listen is the public address, such as "127.0.0.1:8000". Empty means that
 	// only Handler serves.
 	Listen string
-	// Models are loaded once each, whatever number of deployments use them.
-	Models []Model
-	// Deployments are the names that clients can ask for. Each model is also
-	// served alone under its own name, unless a deployment has that name.
-	Deployments []Deployment
-	// PageSize is the number of token slots in a page of keys and values.
-	PageSize int
-	// KVTokens is the number of token slots of each model's pool.
-	KVTokens int
-	// MaxRows bounds the sequences in a step, MaxQueue the requests that wait for admission.
-	MaxRows, MaxQueue int
-	// ChunkTokens bounds the tokens of a prefill chunk.
-	ChunkTokens int
-	// Workers is the number of CPU threads a model's step may use.
-	Workers int
+	// AllowOrigins are the origins whose web pages may use the API, AllowHosts
+	// further names of the server; see gateway.Config.
+	AllowOrigins, AllowHosts []string
 	// DrainTimeout is how long requests in flight may take to end after a stop.
 	DrainTimeout time.Duration
-	Logger       *slog.Logger
 	Version      string
 }
 
-// Model is one checkpoint.
-type Model struct {
-	// Name is the served name, unique.
-	Name string
-	// Dir is the checkpoint's directory; empty means the embedded model of that name.
-	Dir string
-	// Threshold is the batching threshold B (1 starts a step at once).
-	Threshold int
-	// LongestWait overrides Threshold; 0 means automatic.
-	LongestWait time.Duration
-	// Replicas is the number of sub-services of this model; 0 means 1.
-	Replicas int
-}
-
-// Deployment is a group of models that write answers together under a policy.
-type Deployment struct {
-	Name string
-	// Models are names of Config.Models; the first is the entry model.
-	Models []string
-	Policy Policy
-}
-
-// Policy names a routing policy and its settings. Unset is representable: a nil
-// threshold means the policy's own default.
-type Policy struct {
-	Name      string
-	Threshold *float64
-	// Trace is the decision list of the trace policy.
-	Trace string
-}
+// Parts of the configuration that the engine defines.
+type (
+	Model      = engine.Model
+	Deployment = engine.Deployment
+	Policy     = engine.Policy
+)
 
 // Defaults returns the configuration of `trctl serve` without flags.
 func Defaults() Config {
-	tau := 0.01
-	return Config{
-		Listen:       "127.0.0.1:8000",
-		Models:       []Model{{Name: "tiny-s", Threshold: 1}, {Name: "tiny-l", Threshold: 1}},
-		Deployments:  []Deployment{{Name: "tiny", Models: []string{"tiny-s", "tiny-l"}, Policy: Policy{Name: "r-stitch", Threshold: &tau}}},
-		PageSize:     64,
-		KVTokens:     1 << 17,
-		MaxRows:      64,
-		MaxQueue:     1024,
-		ChunkTokens:  512,
-		DrainTimeout: 10 * time.Second,
-	}
-}
-
-// Validate returns every fault of the configuration, each with its field path.
-func (c *Config) Validate() error {
-	var errs []error
-	bad := func(field, format string, args ...any) {
-		errs = append(errs, fmt.Errorf("%s: %s", field, fmt.Sprintf(format, args...)))
-	}
-	names := map[string]bool{}
-	if len(c.Models) == 0 {
-		bad("models", "at least one model is needed")
-	}
-	for i, m := range c.Models {
-		field := fmt.Sprintf("models[%d]", i)
-		switch {
-		case m.Name == "":
-			bad(field+".name", "is empty")
-		case names[m.Name]:
-			bad(field+".name", "%q is used twice", m.Name)
-		}
-		names[m.Name] = true
-		if m.Threshold < 1 {
-			bad(field+".threshold", "is %d, must be at least 1", m.Threshold)
-		}
-		if m.LongestWait < 0 {
-			bad(field+".longest_wait", "is negative")
-		}
-		if m.Replicas < 0 {
-			bad(field+".replicas", "is negative")
-		}
-	}
-	served := map[string]bool{}
-	for i, d := range c.Deployments {
-		field := fmt.Sprintf("deployments[%d]", i)
-		if d.Name == "" || served[d.Name] {
-			bad(field+".name", "%q is empty or used twice", d.Name)
-		}
-		served[d.Name] = true
-		if len(d.Models) == 0 {
-			bad(field+".models", "at least one model is needed")
-		}
-		for j, m := range d.Models {
-			if !names[m] {
-				bad(fmt.Sprintf("%s.models[%d]", field, j), "%q is not in models", m)
-			}
-		}
-	}
-	for _, f := range []struct {
-		name  string
-		value int
-	}{{"page_size", c.PageSize}, {"kv_tokens", c.KVTokens}, {"max_rows", c.MaxRows}, {"max_queue", c.MaxQueue}, {"chunk_tokens", c.ChunkTokens}} {
-		if f.value < 1 {
-			bad(f.name, "is %d, must be at least 1", f.value)
-		}
-	}
-	return errors.Join(errs...)
+	return Config{Config: engine.Defaults(), Listen: "127.0.0.1:8000", DrainTimeout: 10 * time.Second}
 }

@@ -1,4 +1,4 @@
-package node
+package engine
 
 import (
 	"context"
@@ -44,12 +44,12 @@ type replica struct {
 }
 
 // supervise runs the replica until ctx ends, and again after every failure.
-func (n *Node) supervise(ctx context.Context, r *replica) error {
-	log := n.log.With("replica", r.name)
+func (e *Engine) supervise(ctx context.Context, r *replica) error {
+	log := e.log.With("replica", r.name)
 	wait := firstRestartWait
 	for {
 		began := time.Now()
-		err := n.runReplica(ctx, r, log)
+		err := e.runReplica(ctx, r, log)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -70,11 +70,11 @@ func (n *Node) supervise(ctx context.Context, r *replica) error {
 
 // runReplica is one run: executor, sub-service, peer links and the in-memory
 // listener they are reached by. It has released everything when it returns.
-func (n *Node) runReplica(ctx context.Context, r *replica, log *slog.Logger) (err error) {
+func (e *Engine) runReplica(ctx context.Context, r *replica, log *slog.Logger) (err error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	r.stop.Store(&stop)
-	exec, err := n.newExecutor(r.model)
+	exec, err := e.newExecutor(r.model)
 	if err != nil {
 		return err
 	}
@@ -83,11 +83,11 @@ func (n *Node) runReplica(ctx context.Context, r *replica, log *slog.Logger) (er
 			err = shutdownErr
 		}
 	}()
-	sub, err := n.newSubservice(r, exec, log)
+	sub, err := e.newSubservice(r, exec, log)
 	if err != nil {
 		return err
 	}
-	peers, err := n.newPeers(r, sub, log)
+	peers, err := e.newPeers(r, sub, log)
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (n *Node) runReplica(ctx context.Context, r *replica, log *slog.Logger) (er
 	if err != nil {
 		return fmt.Errorf("front of %s: %w", r.name, err)
 	}
-	listener := n.net.listen(r.name)
+	listener := e.net.listen(r.name)
 
 	r.current.Store(sub)
 	defer r.current.Store(nil)
@@ -119,15 +119,15 @@ func (n *Node) runReplica(ctx context.Context, r *replica, log *slog.Logger) (er
 	return err
 }
 
-func (n *Node) newSubservice(r *replica, exec executor.Executor, log *slog.Logger) (*subservice.Subservice, error) {
+func (e *Engine) newSubservice(r *replica, exec executor.Executor, log *slog.Logger) (*subservice.Subservice, error) {
 	info := exec.Info()
 	return subservice.New(subservice.Config{
 		Replica: r.name, Model: r.model.cfg.Name, Executor: exec,
 		Tokenizer: r.model.tokenizer, Template: r.model.template, StopIDs: r.model.stopIDs,
 		Deployments: r.deployments,
 		Scheduler: scheduler.Config{
-			MaxRows: info.MaxRows, MaxTokens: info.MaxTokens, ChunkTokens: min(n.cfg.ChunkTokens, info.MaxTokens),
-			MaxSlots: info.MaxSlots, MaxQueue: n.cfg.MaxQueue,
+			MaxRows: info.MaxRows, MaxTokens: info.MaxTokens, ChunkTokens: min(e.cfg.ChunkTokens, info.MaxTokens),
+			MaxSlots: info.MaxSlots, MaxQueue: e.cfg.MaxQueue,
 			Threshold: r.model.cfg.Threshold, LongestWait: r.model.cfg.LongestWait,
 		},
 		Logger: log,
@@ -142,7 +142,7 @@ type peers struct {
 	transports []*h2.Transport
 }
 
-func (n *Node) newPeers(r *replica, sub *subservice.Subservice, log *slog.Logger) (_ *peers, err error) {
+func (e *Engine) newPeers(r *replica, sub *subservice.Subservice, log *slog.Logger) (_ *peers, err error) {
 	p := &peers{mux: http.NewServeMux()}
 	cfg := peer.Config{Replica: r.name, Model: r.model.cfg.Name, Handler: sub, Log: log}
 	if p.server, err = peer.NewServer(peer.ServerConfig{Config: cfg}); err != nil {
@@ -151,7 +151,7 @@ func (n *Node) newPeers(r *replica, sub *subservice.Subservice, log *slog.Logger
 	p.mux.Handle(peer.Path, p.server)
 	p.mux.Handle(generate.Path, sub)
 	for _, name := range r.dials {
-		transport, err := h2.NewTransport(h2.Config{Dial: n.net.dialer(name)})
+		transport, err := h2.NewTransport(h2.Config{Dial: e.net.dialer(name)})
 		if err != nil {
 			p.close()
 			return nil, fmt.Errorf("link to %s: %w", name, err)

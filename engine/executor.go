@@ -1,4 +1,4 @@
-package node
+package engine
 
 import (
 	"fmt"
@@ -11,12 +11,12 @@ import (
 const maxSlots = 512
 
 // newExecutor builds an executor for a model on the device that this process has.
-func (n *Node) newExecutor(m *loaded) (executor.Executor, error) {
+func (e *Engine) newExecutor(m *loaded) (executor.Executor, error) {
 	exec, err := cpuexec.New(cpuexec.Config{
-		Name: m.cfg.Name, Vocab: m.tokenizer.Size(), Workers: n.cfg.Workers,
-		PageSize: n.cfg.PageSize, Pages: n.pages(),
-		MaxSlots: maxSlots, MaxRows: n.cfg.MaxRows, MaxTokens: n.cfg.ChunkTokens + n.cfg.MaxRows,
-		MaxContext: n.maxContext(m),
+		Name: m.cfg.Name, Vocab: m.tokenizer.Size(), Workers: e.cfg.Workers,
+		PageSize: e.cfg.PageSize, Pages: e.pages(),
+		MaxSlots: maxSlots, MaxRows: e.cfg.MaxRows, MaxTokens: e.cfg.ChunkTokens + e.cfg.MaxRows,
+		MaxContext: e.maxContext(m),
 	}, m.checkpoint)
 	if err != nil {
 		return nil, fmt.Errorf("executor of %s: %w", m.cfg.Name, err)
@@ -25,9 +25,9 @@ func (n *Node) newExecutor(m *loaded) (executor.Executor, error) {
 }
 
 // pages is the size of each model's pool.
-func (n *Node) pages() int { return (n.cfg.KVTokens + n.cfg.PageSize - 1) / n.cfg.PageSize }
+func (e *Engine) pages() int { return (e.cfg.KVTokens + e.cfg.PageSize - 1) / e.cfg.PageSize }
 
 // maxContext is the longest sequence: what the model was made for, if the pool holds it.
-func (n *Node) maxContext(m *loaded) int {
-	return min(m.checkpoint.Config.MaxContext, n.pages()*n.cfg.PageSize)
+func (e *Engine) maxContext(m *loaded) int {
+	return min(m.checkpoint.Config.MaxContext, e.pages()*e.cfg.PageSize)
 }

@@ -1,0 +1,301 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/sourcegraph/conc"
+	"github.com/sourcegraph/conc/pool"
+
+	"github.com/tokenrouter/tokenrouter/gateway/session"
+	"github.com/tokenrouter/tokenrouter/internal/h2"
+	"github.com/tokenrouter/tokenrouter/policies"
+	"github.com/tokenrouter/tokenrouter/worker/subservice"
+)
+
+// Engine serves requests in this process. It is safe for concurrent use.
+type Engine struct {
+	cfg        Config
+	log        *slog.Logger
+	net        *network
+	models     []*loaded
+	replicas   []*replica
+	transports []*h2.Transport
+	served     []session.Deployment
+	table      *session.Table
+	session    session.Config
+	// ready is closed by Run once every replica serves, closing when it stops.
+	ready, closing chan struct{}
+
+	// Of an engine that New has started: stop ends Run, running waits for it,
+	// ended is its error.
+	stop    context.CancelFunc
+	running conc.WaitGroup
+	ended   error
+}
+
+// ErrClosed says that an engine has stopped, or stops, before a request has ended.
+var ErrClosed = errors.New("engine: closed")
+
+// New loads the models and starts to serve them. It returns once every replica
+// can. The caller must call Close.
+func New(cfg Config) (*Engine, error) {
+	e, err := Load(cfg)
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	e.stop = stop
+	e.running.Go(func() { e.ended = e.Run(ctx) })
+	select {
+	case <-e.ready:
+		return e, nil
+	case <-e.closing:
+		return nil, errors.Join(ErrClosed, e.Close())
+	}
+}
+
+// Close ends the requests in flight with ErrClosed, stops everything that New
+// has started and releases the models. An engine that comes from Load and has
+// never run is released too. It must not be called while the caller runs Run.
+func (e *Engine) Close() error {
+	if e.stop == nil {
+		return e.release()
+	}
+	e.stop()
+	e.running.Wait()
+	return e.ended
+}
+
+// Load loads and checks everything and starts nothing. The caller either calls
+// Run, once, or Close.
+func Load(cfg Config) (_ *Engine, err error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	e := &Engine{cfg: cfg, log: cfg.Logger, net: newNetwork(), ready: make(chan struct{}), closing: make(chan struct{})}
+	if e.log == nil {
+		e.log = slog.New(slog.DiscardHandler)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, e.release())
+		}
+	}()
+	for _, m := range cfg.Models {
+		l, err := load(m)
+		if err != nil {
+			return nil, err
+		}
+		e.models = append(e.models, l)
+	}
+	if err := e.addReplicas(); err != nil {
+		return nil, err
+	}
+	if err := e.addEntries(); err != nil {
+		return nil, err
+	}
+	if e.table, err = session.NewTable(e.served, nil, time.Now()); err != nil {
+		return nil, err
+	}
+	e.session = session.Config{Logger: e.log}
+	if cfg.Metrics != nil {
+		if err := cfg.Metrics.Register(&collector{e.replicas}); err != nil {
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
+		if e.session.Metrics, err = session.NewMetrics(cfg.Metrics, "engine"); err != nil {
+			return nil, err
+		}
+	}
+	e.session = e.session.WithDefaults()
+	return e, nil
+}
+
+// release gives back what Load took.
+func (e *Engine) release() error {
+	var errs []error
+	for _, t := range e.transports {
+		t.Close()
+	}
+	for _, m := range e.models {
+		errs = append(errs, m.checkpoint.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Ready is closed once Run serves.
+func (e *Engine) Ready() <-chan struct{} { return e.ready }
+
+// Deployments lists what requests can ask for, in order of the configuration,
+// deployments first.
+func (e *Engine) Deployments() []Deployment {
+	return slices.Concat(e.cfg.Deployments, e.alone())
+}
+
+// Models lists the served models, in order of the configuration.
+func (e *Engine) Models() []Model { return slices.Clone(e.cfg.Models) }
+
+// Served are the deployments with their entries, for a gateway in this process.
+func (e *Engine) Served() []session.Deployment { return e.served }
+
+// alone are the deployments of single models, under the models' own names.
+func (e *Engine) alone() []Deployment {
+	var list []Deployment
+	for _, m := range e.cfg.Models {
+		taken := slices.ContainsFunc(e.cfg.Deployments, func(d Deployment) bool { return d.Name == m.Name })
+		if !taken {
+			list = append(list, Deployment{Name: m.Name, Models: []string{m.Name}, Policy: Policy{Name: "single"}})
+		}
+	}
+	return list
+}
+
+func (e *Engine) model(name string) *loaded {
+	i := slices.IndexFunc(e.models, func(m *loaded) bool { return m.cfg.Name == name })
+	return e.models[i] // Validate has seen that it is there
+}
+
+// names are the replicas of a model, in an order that all agree on.
+func (m *loaded) names() []string {
+	var list []string
+	for i := range max(m.cfg.Replicas, 1) {
+		list = append(list, fmt.Sprintf("%s-%d", m.cfg.Name, i))
+	}
+	return list
+}
+
+// addReplicas checks every deployment and gives each replica its part in it.
+func (e *Engine) addReplicas() error {
+	for _, m := range e.models {
+		for _, name := range m.names() {
+			e.replicas = append(e.replicas, &replica{name: name, model: m, started: make(chan struct{})})
+		}
+	}
+	for _, d := range e.Deployments() {
+		set, err := policies.New(d.Policy.Name, len(d.Models), policies.Settings{Threshold: d.Policy.Threshold, Trace: d.Policy.Trace})
+		if err != nil {
+			return fmt.Errorf("deployment %s: %w", d.Name, err)
+		}
+		var group []*loaded
+		var names [][]string
+		for _, name := range d.Models {
+			group = append(group, e.model(name))
+			names = append(names, e.model(name).names())
+		}
+		if err := checkPair(d.Name, group); err != nil {
+			return err
+		}
+		for i, m := range group {
+			for _, r := range e.replicas {
+				if r.model == m {
+					r.join(subservice.Deployment{
+						Name: d.Name, Self: policies.ModelID(i), Models: d.Models,
+						Policy: set.For(policies.ModelID(i)), Replicas: names,
+					}, e.models, group)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// join adds a deployment to a replica, and the links it needs for it. Of two
+// models the one that is configured first dials, so that a pair has one link.
+func (r *replica) join(d subservice.Deployment, all, group []*loaded) {
+	r.deployments = append(r.deployments, d)
+	own := slices.Index(all, r.model)
+	for _, other := range group {
+		if slices.Index(all, other) <= own {
+			continue
+		}
+		for _, name := range other.names() {
+			if !slices.Contains(r.dials, name) {
+				r.dials = append(r.dials, name)
+			}
+		}
+	}
+}
+
+// addEntries gives every deployment the entries that its requests go to.
+func (e *Engine) addEntries() error {
+	entries := map[string]session.Entry{}
+	for _, r := range e.replicas {
+		transport, err := h2.NewTransport(h2.Config{Dial: e.net.dialer(r.name)})
+		if err != nil {
+			return fmt.Errorf("link to %s: %w", r.name, err)
+		}
+		e.transports = append(e.transports, transport)
+		entries[r.name] = session.NewEntryClient(r.name, transport, "http://"+r.name)
+	}
+	for _, d := range e.Deployments() {
+		entry := e.model(d.Models[0])
+		s := session.Deployment{
+			Name: d.Name, Models: d.Models, Policy: d.Policy.Name,
+			MaxContext: e.maxContext(entry), Vocab: entry.tokenizer.Size(), Defaults: defaults(entry),
+		}
+		for _, m := range d.Models {
+			s.MaxContext = min(s.MaxContext, e.maxContext(e.model(m)))
+		}
+		for _, name := range entry.names() {
+			s.Entries = append(s.Entries, entries[name])
+		}
+		e.served = append(e.served, s)
+	}
+	return nil
+}
+
+// defaults are the checkpoint's own sampling parameters; a checkpoint that
+// names no temperature is greedy.
+func defaults(m *loaded) session.Defaults {
+	var d session.Defaults
+	g := m.checkpoint.Generation
+	if g.Temperature != nil {
+		d.Temperature = *g.Temperature
+	}
+	if g.TopP != nil {
+		d.TopP = *g.TopP
+	}
+	if g.TopK != nil {
+		d.TopK = *g.TopK
+	}
+	return d
+}
+
+// Run serves until ctx ends. It returns when all has been released. Requests
+// still in flight then end with ErrClosed.
+//
+// Stop order: the replicas end, links first; then the weights are unmapped,
+// which the replicas read until their last step.
+func (e *Engine) Run(ctx context.Context) (err error) {
+	defer func() { err = errors.Join(err, e.release()) }()
+	group := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
+	for _, r := range e.replicas {
+		group.Go(func(ctx context.Context) error { return e.supervise(ctx, r) })
+	}
+	group.Go(e.awaitStart)
+	group.Go(func(ctx context.Context) error {
+		<-ctx.Done()
+		close(e.closing)
+		return nil
+	})
+	return group.Wait()
+}
+
+// awaitStart closes ready once every replica serves.
+func (e *Engine) awaitStart(ctx context.Context) error {
+	began := time.Now()
+	for _, r := range e.replicas {
+		select {
+		case <-r.started:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	close(e.ready)
+	e.log.Info("ready", "replicas", len(e.replicas), "after", time.Since(began))
+	return nil
+}
