@@ -11,8 +11,8 @@ import (
 	"github.com/tokenrouter/tokenrouter/api/generate"
 	"github.com/tokenrouter/tokenrouter/api/handoff"
 	"github.com/tokenrouter/tokenrouter/policies"
-	"github.com/tokenrouter/tokenrouter/worker/executor"
 	"github.com/tokenrouter/tokenrouter/worker/scheduler"
+	"github.com/tokenrouter/tokenrouter/worker/step"
 )
 
 // ServeHTTP is the client loop: one call per request, POST on generate.Path.
@@ -63,7 +63,7 @@ func (s *Subservice) copyEvents(ctx context.Context, w http.ResponseWriter, sub 
 	out := generate.NewWriter(w)
 	flush := http.NewResponseController(w)
 	for {
-		events := sub.q.entry.stream.take()
+		events, behind := sub.q.entry.stream.take()
 		last := false
 		for i := range events {
 			if err := out.Write(&events[i]); err != nil {
@@ -80,6 +80,9 @@ func (s *Subservice) copyEvents(ctx context.Context, w http.ResponseWriter, sub 
 		}
 		if last {
 			return
+		}
+		if behind {
+			s.in.post(&caughtUp{sub.q.id, sub.q.epoch})
 		}
 		select {
 		case <-sub.q.entry.stream.wake:
@@ -123,23 +126,23 @@ func (s *Subservice) accept(m *submission) *generate.Error {
 	if m.owner != q.q.Self {
 		verdict, to = policies.Bounce, m.owner
 	}
-	want, topK := q.dep.wants()
-	spec := scheduler.Spec{Tokens: q.ids, MaxLen: s.reserve(q), Want: want, TopK: topK, Logprobs: q.params.Logprobs}
-	done := q.finished()
+	spec := s.spec(q)
 	var err error
-	switch {
-	case done != handoff.NotDone:
-		// The last token that was committed before the move ended the answer.
-		s.seqs[q.id] = q
+	switch done := q.finished(); {
+	case done != handoff.NotDone && (q.params.MaxTokens > 0 || !q.scored() || q.q.PromptLen == 1):
+		// The last token that was committed before the move ended the answer, or
+		// only the prompt is wanted.
 		s.admitted(q)
-		q.entry.stream.push(generate.Event{
+		s.push(q, generate.Event{
 			Kind: generate.EventFinish, Epoch: q.epoch, Finish: finishOf(done), Tail: q.entry.decoder.Flush(),
 		})
-		delete(s.seqs, q.id)
+		s.ended.add(q.id, q.epoch)
 		return nil
-	case verdict == policies.Bounce:
-		err = s.submitParked(q, spec)
+	case verdict == policies.Bounce && !q.scored():
+		// It holds nothing here until the turn comes back.
+		err = s.sched.SubmitAway(s.now(), q.sid(), spec)
 	default:
+		verdict = policies.Run // a prompt is scored where it is admitted
 		err = s.sched.Submit(s.now(), q.sid(), spec)
 	}
 	if err != nil {
@@ -153,29 +156,24 @@ func (s *Subservice) accept(m *submission) *generate.Error {
 	return nil
 }
 
-// submitParked admits a sequence whose turn is elsewhere: it keeps its pages
-// promised, and a slot, for when the turn comes back.
-func (s *Subservice) submitParked(q *sequence, spec scheduler.Spec) error {
-	if err := s.sched.SubmitParked(s.now(), q.sid(), spec); err != nil {
-		return err
+// spec is what the scheduler needs to know of a sequence.
+func (s *Subservice) spec(q *sequence) scheduler.Spec {
+	want, topK := q.dep.wants()
+	return scheduler.Spec{
+		Tokens: q.ids, MaxLen: s.reserve(q), Age: q.age, Salt: q.salt,
+		// Scoring a prompt needs a forward pass over all of it.
+		Cache: s.info.Features&step.FAdopt != 0 && !q.scored(),
+		Want:  want, TopK: topK, Logprobs: q.params.Logprobs,
 	}
-	slot, err := s.exec.Open(executor.SeqConfig{Sampling: q.params, Model: uint8(q.q.Self)})
-	if err == nil {
-		err = s.sched.Bind(q.sid(), slot)
-	}
-	if err != nil {
-		_, _, finishErr := s.sched.Finish(q.sid())
-		return errors.Join(err, finishErr)
-	}
-	return nil
 }
 
 // admitted is the first event of a request.
 func (s *Subservice) admitted(q *sequence) {
-	q.entry.stream.push(generate.Event{
+	s.push(q, generate.Event{
 		Kind: generate.EventAdmitted, Epoch: q.epoch, PromptIDs: slices.Clone(q.ids[:q.q.PromptLen]),
 		Replica: s.cfg.Replica, Models: q.dep.Models,
 	})
+	s.startEcho(q)
 }
 
 // supersede ends the older epoch of a request that was submitted again.

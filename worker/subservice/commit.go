@@ -11,13 +11,7 @@ import (
 // policy injects after it. It reports whether the answer has ended.
 func (s *Subservice) commitHere(q *sequence, out *step.Out, d policies.Decision) (ended bool) {
 	from := len(q.q.Out)
-	lp := handoff.Logprob{Logprob: out.Logprob}
-	if q.params.Logprobs > 0 {
-		for _, e := range out.Top[:min(int(q.params.Logprobs), len(out.Top))] {
-			lp.Top = append(lp.Top, handoff.TopEntry{ID: e.ID, Logprob: e.Logprob})
-		}
-	}
-	lps := []handoff.Logprob{lp}
+	lps := []handoff.Logprob{*s.logprobOf(q, out)}
 	q.commit(out.Token, q.q.Self)
 	done := q.finished()
 	for _, id := range d.Inject {
@@ -66,15 +60,31 @@ func (s *Subservice) report(q *sequence, from int, lps []handoff.Logprob, owner 
 		q.entry.reportedTurn, q.entry.reportedState = owner, q.q.State
 		e.Turn, e.Owner, e.State = true, uint8(owner), append([]byte(nil), q.q.State.Get()...)
 	}
-	q.entry.stream.push(e)
+	e.Cached = s.tellCached(q)
+	s.push(q, e)
 }
 
+// push gives the client loop an event.
+func (s *Subservice) push(q *sequence, e generate.Event) { q.entry.stream.push(s.now(), e) }
+
+// tellCached returns, once, how many prompt tokens the prefix cache had.
+func (s *Subservice) tellCached(q *sequence) int32 {
+	if q.entry.cacheTold {
+		return 0
+	}
+	q.entry.cacheTold = true
+	return int32(min(s.sched.PrefixHit(q.sid()), q.q.PromptLen))
+}
+
+// lowestLogprob stands for minus infinity, which JSON cannot say.
+const lowestLogprob = -9999
+
 func (s *Subservice) addLogprob(t *generate.TokenEvent, lp *handoff.Logprob) {
-	t.Logprob = lp.Logprob
+	t.Logprob = max(lp.Logprob, lowestLogprob)
 	t.Bytes = s.cfg.Tokenizer.TokenBytes(t.ID)
 	for _, e := range lp.Top {
 		b := s.cfg.Tokenizer.TokenBytes(e.ID)
-		t.Top = append(t.Top, generate.TopLogprob{ID: e.ID, Logprob: e.Logprob, Text: string(b), Bytes: b})
+		t.Top = append(t.Top, generate.TopLogprob{ID: e.ID, Logprob: max(e.Logprob, lowestLogprob), Text: string(b), Bytes: b})
 	}
 }
 
@@ -99,8 +109,8 @@ func (s *Subservice) end(q *sequence, done handoff.Done) {
 
 // finish ends a request well. Only its entry calls it.
 func (s *Subservice) finish(q *sequence, done handoff.Done) {
-	q.entry.stream.push(generate.Event{
-		Kind: generate.EventFinish, Epoch: q.epoch, Finish: finishOf(done), Tail: q.entry.decoder.Flush(),
+	s.push(q, generate.Event{
+		Kind: generate.EventFinish, Epoch: q.epoch, Finish: finishOf(done), Tail: q.entry.decoder.Flush(), Cached: s.tellCached(q),
 	})
 	s.release(q, done)
 	s.remove(q)
@@ -109,7 +119,7 @@ func (s *Subservice) finish(q *sequence, done handoff.Done) {
 // fail ends a request with an error that the gateway (or the entry) is told.
 func (s *Subservice) fail(q *sequence, e *generate.Error) {
 	if q.entry != nil {
-		q.entry.stream.push(generate.Event{Kind: generate.EventError, Epoch: q.epoch, Err: e})
+		s.push(q, generate.Event{Kind: generate.EventError, Epoch: q.epoch, Err: e})
 		s.release(q, handoff.DoneError)
 	} else {
 		s.giveBack(s.links[q.collab.entry], &handoff.Frame{

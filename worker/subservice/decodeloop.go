@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/api/generate"
+	"github.com/tokenrouter/tokenrouter/api/handoff"
 	"github.com/tokenrouter/tokenrouter/policies"
-	"github.com/tokenrouter/tokenrouter/worker/executor"
 	"github.com/tokenrouter/tokenrouter/worker/scheduler"
 	"github.com/tokenrouter/tokenrouter/worker/step"
 )
@@ -22,6 +22,7 @@ func (s *Subservice) decodeLoop(ctx context.Context) error {
 		for _, m := range s.in.take() {
 			m.apply(s)
 		}
+		s.keepAlive()
 		if len(s.lost) > 0 {
 			s.retryLost()
 			s.giveUp(s.now())
@@ -46,6 +47,21 @@ func (s *Subservice) decodeLoop(ctx context.Context) error {
 	return nil
 }
 
+// keepAlive tells the gateways of requests that wait that this loop still looks
+// after them.
+func (s *Subservice) keepAlive() {
+	now := s.now()
+	if now-s.alive < generate.AliveEvery/4 {
+		return
+	}
+	s.alive = now
+	for _, q := range s.seqs {
+		if q.entry != nil && now-q.entry.stream.silentSince() >= generate.AliveEvery/2 {
+			s.push(q, generate.Event{Kind: generate.EventAlive, Epoch: q.epoch})
+		}
+	}
+}
+
 // idle waits for a message, the end of the longest wait, or the time to offer
 // a turn to a lost collaborator again.
 func (s *Subservice) idle(ctx context.Context, timer *time.Timer, wake time.Duration, waiting bool) {
@@ -56,6 +72,9 @@ func (s *Subservice) idle(ctx context.Context, timer *time.Timer, wake time.Dura
 	if len(s.lost) > 0 {
 		until = min(until, retryWait)
 	}
+	if len(s.seqs) > 0 {
+		until = min(until, generate.AliveEvery/4)
+	}
 	timer.Reset(until)
 	select {
 	case <-s.in.wake:
@@ -64,11 +83,14 @@ func (s *Subservice) idle(ctx context.Context, timer *time.Timer, wake time.Dura
 	}
 }
 
-// admit opens an executor slot for every sequence that the scheduler lets in.
+// admit opens an executor slot for every sequence that the scheduler lets in,
+// after closing those of the sequences that had to make room.
 func (s *Subservice) admit() error {
-	for _, id := range s.sched.Admit(s.now()) {
+	ids := s.sched.Admit(s.now())
+	s.closePreempted(s.sched.TakePreempted())
+	for _, id := range ids {
 		q := s.seqs[uint64(id)]
-		slot, err := s.exec.Open(executor.SeqConfig{Sampling: q.params, Model: uint8(q.q.Self)})
+		slot, err := s.exec.Open(q.seqConfig())
 		if err != nil {
 			return fmt.Errorf("open slot: %w", err)
 		}
@@ -79,13 +101,24 @@ func (s *Subservice) admit() error {
 	return nil
 }
 
+// closePreempted gives back the slots of sequences that lost their pages. The
+// scheduler rebuilds them by extend when it is their turn again; nobody else
+// notices.
+func (s *Subservice) closePreempted(list []scheduler.Preemption) {
+	for _, p := range list {
+		s.exec.Close(p.Slot)
+	}
+}
+
 // runStep executes a plan and applies its results.
 func (s *Subservice) runStep(ctx context.Context, plan *scheduler.Plan) error {
+	s.closePreempted(plan.Preempted)
 	for _, t := range plan.Truncations {
 		if err := s.exec.Truncate(t.Slot, t.Length); err != nil {
 			return fmt.Errorf("truncate slot %d: %w", t.Slot, err)
 		}
 	}
+	s.askPrompt(plan)
 	began := s.now()
 	ticket, err := s.exec.Launch(&plan.Batch)
 	if err != nil {
@@ -103,9 +136,23 @@ func (s *Subservice) runStep(ctx context.Context, plan *scheduler.Plan) error {
 
 // route asks every deployment's policy about its rows and applies the decisions.
 func (s *Subservice) route(plan *scheduler.Plan) {
-	for i := range s.result.Out {
-		out := &s.result.Out[i]
+	outs := s.result.Out
+	for i := 0; i < len(outs); i++ {
+		out := &outs[i]
 		q := s.seqs[uint64(plan.IDs[out.Row])]
+		if out.Given {
+			n := i + 1
+			for n < len(outs) && outs[n].Given && outs[n].Row == out.Row {
+				n++
+			}
+			s.tellScored(q, outs[i:n])
+			i = n - 1
+			continue
+		}
+		if q.params.MaxTokens == 0 {
+			s.finish(q, handoff.DoneLength) // the prompt was all that was wanted
+			continue
+		}
 		d := q.dep
 		d.rows = append(d.rows, q)
 		d.outs = append(d.outs, out)
@@ -171,6 +218,7 @@ func (s *Subservice) applyDecision(q *sequence, out *step.Out, d policies.Decisi
 	switch {
 	case out.Flags&step.FlagNaN != 0:
 		s.log.Error("logits are not finite", "request", q.id, "position", out.Position)
+		s.sched.Distrust() // pages that took part may be shared
 		s.fail(q, &generate.Error{Code: generate.CodeInternal, Message: "the model produced logits that are not finite"})
 		return
 	case int(d.To) >= len(q.dep.Models) || !d.Keep && d.To == q.q.Self:
@@ -196,5 +244,38 @@ func (s *Subservice) applyDecision(q *sequence, out *step.Out, d policies.Decisi
 	}
 	if q.collab != nil {
 		s.sendProgress(q)
+	} else {
+		s.holdBack(q)
+	}
+}
+
+// holdBack parks a sequence whose gateway is too far behind.
+func (s *Subservice) holdBack(q *sequence) {
+	if !q.entry.stream.hold() {
+		return
+	}
+	q.entry.held = true
+	if err := s.sched.Park(q.sid()); err != nil {
+		s.broken(q, "hold", err)
+	}
+}
+
+// caughtUp says that a gateway has taken what was waiting for it.
+type caughtUp struct {
+	request uint64
+	epoch   uint32
+}
+
+func (m *caughtUp) apply(s *Subservice) {
+	q := s.seqs[m.request]
+	if q == nil || q.entry == nil || q.epoch != m.epoch || !q.entry.held {
+		return
+	}
+	q.entry.held = false
+	if q.away {
+		return // the turn's return finds the way free
+	}
+	if err := s.sched.Append(s.now(), q.sid(), nil); err != nil {
+		s.broken(q, "resume", err)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/tokenrouter/tokenrouter/api/handoff"
 	"github.com/tokenrouter/tokenrouter/policies"
 	"github.com/tokenrouter/tokenrouter/worker/peer"
-	"github.com/tokenrouter/tokenrouter/worker/scheduler"
 )
 
 // arrival is a frame from a peer, copied.
@@ -195,6 +194,13 @@ func (s *Subservice) resume(q *sequence, f *handoff.Frame, fresh []int32) error 
 		s.handOver(q, policies.Decision{To: to, Keep: true})
 		return nil
 	}
+	if q.entry != nil && q.entry.stream.hold() {
+		q.entry.held = true
+		if len(fresh) == 0 {
+			return nil
+		}
+		return s.sched.Commit(s.now(), q.sid(), fresh...)
+	}
 	return s.sched.Append(s.now(), q.sid(), fresh)
 }
 
@@ -232,11 +238,9 @@ func (s *Subservice) receiveNew(l *peer.Link, f *handoff.Frame, old *sequence) {
 		s.reject(l, f, code)
 		return
 	}
-	want, topK := q.dep.wants()
-	err := s.sched.Submit(s.now(), q.sid(), scheduler.Spec{
-		Tokens: q.ids, MaxLen: s.reserve(q), Want: want, TopK: topK, Logprobs: q.params.Logprobs,
-	})
-	if err != nil {
+	spec := s.spec(q)
+	spec.Visit = true
+	if err := s.sched.Submit(s.now(), q.sid(), spec); err != nil {
 		s.log.Warn("hand-off refused", "request", f.Request, "err", err)
 		s.reject(l, f, admissionError(err).Code)
 		return
@@ -260,7 +264,7 @@ func (s *Subservice) newCollaborator(l *peer.Link, f *handoff.Frame) (*sequence,
 	if p.PromptLen < 1 || p.Sampling.MaxTokens < 1 || answer >= int(p.Sampling.MaxTokens) || len(f.Tokens) >= s.info.MaxContext {
 		return nil, generate.CodeInvalid
 	}
-	q := &sequence{id: f.Request, epoch: f.Epoch, hop: f.Hop, dep: dep, params: p.Sampling, age: p.Age, collab: &collabState{entry: p.Entry}}
+	q := &sequence{id: f.Request, epoch: f.Epoch, hop: f.Hop, dep: dep, params: p.Sampling, age: p.Age, salt: p.Salt, collab: &collabState{entry: p.Entry}}
 	q.q = policies.Req{
 		ID: q.id, Self: dep.Self, From: policies.ModelID(f.From), Owner: policies.Entry,
 		PromptLen: int(p.PromptLen), Sampling: &q.params,
@@ -284,6 +288,10 @@ func (s *Subservice) newCollaborator(l *peer.Link, f *handoff.Frame) (*sequence,
 	q.seen[f.From] = int32(len(q.ids))
 	q.seen[dep.Self] = int32(len(q.ids))
 	q.replica[f.From], _ = l.Peer()
+	cfg := q.seqConfig()
+	if err := cfg.Check(&s.info); err != nil {
+		return nil, generate.CodeInvalid
+	}
 	if v, err := q.fence.Check(f); v != handoff.Apply || err != nil {
 		return nil, generate.CodeConflict
 	}

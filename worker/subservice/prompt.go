@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/api/generate"
+	"github.com/tokenrouter/tokenrouter/api/sampling"
 	"github.com/tokenrouter/tokenrouter/policies"
 	"github.com/tokenrouter/tokenrouter/worker/tokenizer"
 	"github.com/tokenrouter/tokenrouter/worker/tokenizer/chat"
@@ -27,7 +28,7 @@ func (s *Subservice) prepare(req *generate.Request) (*submission, *generate.Erro
 	params := req.Sampling
 	room := s.info.MaxContext - len(prompt)
 	switch {
-	case room < 1:
+	case room < 0, room == 0 && (req.DefaultMaxTokens || params.MaxTokens > 0):
 		return nil, contextError(fmt.Sprintf("the prompt has %d tokens, the context is %d", len(prompt), s.info.MaxContext), promptParam(req))
 	case req.DefaultMaxTokens:
 		params.MaxTokens = int32(room)
@@ -35,7 +36,12 @@ func (s *Subservice) prepare(req *generate.Request) (*submission, *generate.Erro
 		return nil, contextError(fmt.Sprintf("the prompt has %d tokens and max_tokens is %d, together more than the context of %d",
 			len(prompt), params.MaxTokens, s.info.MaxContext), "max_tokens")
 	}
-	params.StopIDs = s.cfg.StopIDs
+	if !req.IgnoreEOS {
+		params.StopIDs = slices.Concat(params.StopIDs, s.cfg.StopIDs)
+		slices.Sort(params.StopIDs)
+		params.StopIDs = slices.Compact(params.StopIDs)
+	}
+	params.MinTokens = min(params.MinTokens, params.MaxTokens)
 	q := &sequence{
 		id: req.ID, epoch: req.Epoch, dep: dep, params: params, ids: prompt, age: time.Now().UnixNano(),
 		entry: &entryState{stream: newStream(), decoder: s.cfg.Tokenizer.NewDecoder(true)},
@@ -46,6 +52,14 @@ func (s *Subservice) prepare(req *generate.Request) (*submission, *generate.Erro
 		if refusal := s.restore(sub, req.Resume); refusal != nil {
 			return nil, refusal
 		}
+	}
+	copy(q.salt[:], req.Salt)
+	if req.Echo {
+		q.entry.echo = &echo{decoder: s.cfg.Tokenizer.NewDecoder(false)}
+	}
+	cfg := q.seqConfig()
+	if err := cfg.Check(&s.info); err != nil {
+		return nil, samplingError(err)
 	}
 	q.q.Out = q.ids[len(prompt):]
 	q.seen[dep.Self] = int32(len(q.ids))
@@ -128,6 +142,16 @@ func (s *Subservice) chatIDs(req *generate.Request) ([]int32, *generate.Error) {
 // reserve is the number of positions that a sequence may come to need.
 func (s *Subservice) reserve(q *sequence) int {
 	return min(q.q.PromptLen+int(q.params.MaxTokens), s.info.MaxContext)
+}
+
+// samplingError is a sampling parameter that this model cannot take.
+func samplingError(err error) *generate.Error {
+	e := &generate.Error{Code: generate.CodeInvalid, Message: err.Error()}
+	var field *sampling.FieldError
+	if errors.As(err, &field) {
+		e.Param = field.Field
+	}
+	return e
 }
 
 func contextError(message, param string) *generate.Error {

@@ -7,6 +7,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/api/handoff"
 	"github.com/tokenrouter/tokenrouter/api/sampling"
 	"github.com/tokenrouter/tokenrouter/policies"
+	"github.com/tokenrouter/tokenrouter/worker/executor"
 	"github.com/tokenrouter/tokenrouter/worker/scheduler"
 	"github.com/tokenrouter/tokenrouter/worker/step"
 	"github.com/tokenrouter/tokenrouter/worker/tokenizer"
@@ -30,8 +31,10 @@ type sequence struct {
 	ids   []int32
 	fence handoff.Fence
 
-	// age is when the entry took the request (Unix time, ns).
-	age int64
+	// age is when the entry took the request (Unix time, ns), salt the key of its
+	// cached pages.
+	age  int64
+	salt [32]byte
 
 	// seen[k] is the number of ids that model k has; seen[self] is len(ids).
 	seen [policies.MaxModels]int32
@@ -59,6 +62,11 @@ type sequence struct {
 type entryState struct {
 	stream  *stream
 	decoder *tokenizer.Decoder
+	echo    *echo // nil unless the prompt is wanted back
+	// held says that the gateway is behind and the sequence waits for it, parked.
+	held bool
+	// cacheTold says that the prefix hit was reported.
+	cacheTold bool
 	// reportedTurn and reportedState are what the gateway knows.
 	reportedTurn  policies.ModelID
 	reportedState policies.State
@@ -85,14 +93,19 @@ func (q *sequence) commit(id int32, model policies.ModelID) {
 func (q *sequence) finished() handoff.Done {
 	n := len(q.q.Out)
 	switch {
-	case n == 0:
+	case n == 0 && q.params.MaxTokens > 0:
 		return handoff.NotDone
-	case q.params.Stops(q.q.Out[n-1]):
+	case n > 0 && q.params.Stops(q.q.Out[n-1]):
 		return handoff.DoneStop
 	case n >= int(q.params.MaxTokens):
 		return handoff.DoneLength
 	}
 	return handoff.NotDone
+}
+
+// seqConfig is what the executor needs to know of the sequence.
+func (q *sequence) seqConfig() executor.SeqConfig {
+	return executor.SeqConfig{Sampling: q.params, Model: uint8(q.q.Self), PromptLen: q.q.PromptLen}
 }
 
 // wants are the outputs that the deployment's policy needs from every step.

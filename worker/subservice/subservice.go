@@ -80,6 +80,7 @@ type Subservice struct {
 	links       map[string]*peer.Link
 	lost        map[uint64]*sequence // sequences whose turn waits for a link
 	result      step.Result
+	alive       time.Duration // when keepAlive last looked
 	handoffs    uint64
 	committed   uint64
 
@@ -98,6 +99,9 @@ type Stats struct {
 	// Handoffs counts turns sent, Committed the tokens this model wrote.
 	Handoffs, Committed uint64
 	Links               int
+	// Cached counts pages in the prefix cache; Queries and Hits the pages looked
+	// for and found in it; Preemptions the sequences that had to make room.
+	Cached, Evictions, Queries, Hits, Preemptions uint64
 }
 
 // New checks the configuration and builds a replica. It starts nothing.
@@ -191,5 +195,6 @@ func (s *Subservice) publish() {
 		PagesHeld: p.Held + p.Quarantined, PagesTotal: s.pool.Total(), PageAllocs: p.Allocs,
 		Slots: x.OpenSlots, Steps: x.Steps, Tokens: x.Tokens, Rows: x.Rows, StepTime: x.StepTime,
 		Handoffs: s.handoffs, Committed: s.committed, Links: len(s.links),
+		Cached: uint64(p.Cached), Evictions: p.Evictions, Queries: p.Queries, Hits: p.Hits, Preemptions: c.Preemptions,
 	})
 }

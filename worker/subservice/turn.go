@@ -68,7 +68,7 @@ func (s *Subservice) turnFrame(q *sequence) *handoff.Frame {
 	}
 	if base == 0 {
 		f.First = &handoff.First{
-			Deployment: q.dep.Name, PromptLen: int32(q.q.PromptLen), Entry: s.entryOf(q), Age: q.age, Sampling: q.params,
+			Deployment: q.dep.Name, PromptLen: int32(q.q.PromptLen), Entry: s.entryOf(q), Age: q.age, Salt: q.salt, Sampling: q.params,
 		}
 	}
 	if len(q.dep.Models) > 2 {
