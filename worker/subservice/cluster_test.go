@@ -2,6 +2,7 @@ package subservice
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,6 +35,7 @@ type layout struct {
 	replicas []int // of each model
 	script   fakeexec.Script
 	pageSize int
+	pages    int // of each model's pool
 }
 
 // host is one replica of a test cluster.
@@ -115,7 +117,7 @@ func (c *cluster) links(h *host) int {
 func (c *cluster) newHost(name, model string, l layout, d Deployment, tok *tokenizer.Tokenizer, dials []string) *host {
 	t := c.t
 	cfg := fakeexec.Default()
-	cfg.Info.Model, cfg.Info.Vocab, cfg.Info.PageSize, cfg.Info.Pages = model, testVocab, max(l.pageSize, 4), 4096
+	cfg.Info.Model, cfg.Info.Vocab, cfg.Info.PageSize, cfg.Info.Pages = model, testVocab, max(l.pageSize, 4), cmp.Or(l.pages, 4096)
 	cfg.Info.MaxSlots, cfg.Info.MaxRows, cfg.Info.MaxTokens, cfg.Info.MaxContext = 64, 16, 64, 512
 	cfg.Script = l.script
 	exec, err := fakeexec.New(cfg)
@@ -216,6 +218,8 @@ type outcome struct {
 	Tokens []generate.Token
 	Text   string
 	Finish generate.Finish
+	Echo   []generate.TokenEvent
+	Cached int
 	Err    *generate.Error
 	// Owners[n] is the owner of the turn after n tokens, where an event ended
 	// there: a gateway takes an event whole and resumes from no other place.
@@ -235,7 +239,13 @@ func (c *cluster) read(k *call, base int) outcome {
 		switch e.Kind {
 		case generate.EventAdmitted:
 			o.Prompt = e.PromptIDs
+		case generate.EventPrompt:
+			if int(e.Base) != len(o.Echo) {
+				c.t.Fatalf("prompt tokens at %d, want %d", e.Base, len(o.Echo))
+			}
+			o.Echo = append(o.Echo, e.Tokens...)
 		case generate.EventTokens:
+			o.Cached += int(e.Cached)
 			if int(e.Base) != base+len(o.Tokens) {
 				c.t.Fatalf("tokens at %d, want %d", e.Base, base+len(o.Tokens))
 			}
@@ -248,6 +258,7 @@ func (c *cluster) read(k *call, base int) outcome {
 			}
 			o.Owners[len(o.Tokens)] = owner
 		case generate.EventFinish:
+			o.Cached += int(e.Cached)
 			o.Finish = e.Finish
 			o.Text += e.Tail
 			return o

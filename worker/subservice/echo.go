@@ -65,7 +65,7 @@ func (s *Subservice) askPrompt(plan *scheduler.Plan) {
 		row := &plan.Batch.Rows[i]
 		first, last := int(row.Start)+1, min(int(row.Start)+len(row.Tokens)+1, q.q.PromptLen)
 		if q.scored() && last > max(first, q.entry.echo.told) {
-			row.Given = q.ids[first:last]
+			row.Given, row.Logprobs = q.ids[first:last], q.params.Logprobs
 		}
 	}
 }
