@@ -10,9 +10,16 @@ import (
 var (
 	// ErrNoNVML means that NVML is absent, finds no kernel driver, or was not built in.
 	ErrNoNVML = errors.New("NVML is not available")
+	// ErrNotBuilt means that this build has no NVML in it, whatever the machine has. It is an ErrNoNVML too, and says how
+	// to make a build that has it.
+	ErrNotBuilt = fmt.Errorf("%w: not in this build, make one on Linux by %s", ErrNoNVML, BuildCommand)
 	// ErrGPULost means that a GPU has fallen off the bus or needs a reset.
 	ErrGPULost = errors.New("GPU is lost")
 )
+
+// BuildCommand makes a trctl with NVML in it. The flags silence warnings about deprecated calls in the binding of NVML,
+// whose C code takes some 20 s to compile; this is why it is not in every build.
+const BuildCommand = `CGO_CFLAGS="-g -O2 -Wno-deprecated-declarations" go build -tags nvml ./cmd/trctl`
 
 // GPU is one device at one moment. Numbers that the device does not offer are zero.
 type GPU struct {

@@ -92,6 +92,14 @@ func TestOpenFails(t *testing.T) {
 // Whatever the machine has, Open answers without a crash.
 func TestOpenHere(t *testing.T) {
 	v, err := Open()
+	if errors.Is(err, ErrNotBuilt) {
+		if !strings.Contains(err.Error(), "-tags nvml") {
+			t.Errorf("%q does not say how to build", err)
+		}
+		if _, err := (&Inventory{lib: newLibrary()}).GPUs(); !errors.Is(err, ErrNotBuilt) {
+			t.Errorf("GPUs: %v", err)
+		}
+	}
 	if err != nil {
 		if !errors.Is(err, ErrNoNVML) {
 			t.Errorf("got %v, want ErrNoNVML", err)

@@ -32,8 +32,13 @@ type Feature struct {
 type DriverFacts struct {
 	// Version is the newest CUDA version that it supports, as 1000·major + 10·minor.
 	Version int
+	// Release is that of the kernel driver, such as "580.95.05"; empty when the machine does not say.
+	Release string
 	// Devices is the number of GPUs that CUDA shows to this process.
 	Devices int
+	// GPUs are these devices in the driver's order: name, identity, compute capability and memory. What only NVML knows
+	// is zero.
+	GPUs []inventory.GPU
 	// Peerless lists the pairs of devices that cannot reach each other's memory, as "0-1".
 	Peerless []string
 }
@@ -77,6 +82,9 @@ func Run(p Prober) Report {
 	r.add(checkDriver(host, facts, driverErr))
 	inventoryFacts, err := p.Inventory()
 	r.GPUs = inventoryFacts.GPUs
+	if errors.Is(err, inventory.ErrNoNVML) {
+		r.GPUs = facts.GPUs
+	}
 	r.add(checkInventory(inventoryFacts, err, hasDriver))
 	for _, g := range r.GPUs {
 		r.add(checkGPU(g))
@@ -144,6 +152,9 @@ func checkDriver(h Host, f DriverFacts, err error) Check {
 	switch {
 	case err == nil:
 		c.Detail = fmt.Sprintf("CUDA %d.%d, %d GPU(s)", f.Version/1000, f.Version%1000/10, f.Devices)
+		if f.Release != "" {
+			c.Detail = f.Release + ", " + c.Detail
+		}
 	case errors.As(err, &old):
 		c.Status, c.Detail = Fail, err.Error()
 		c.Fix = "install an NVIDIA driver of version 525 or newer"
@@ -168,6 +179,11 @@ func checkInventory(f InventoryFacts, err error, hasDriver bool) Check {
 	switch {
 	case err == nil:
 		c.Detail = fmt.Sprintf("driver %s, %d GPU(s)", f.Versions.Driver, len(f.GPUs))
+	case errors.Is(err, inventory.ErrNotBuilt) && !hasDriver:
+		c.Detail = "not in this build; only GPUs need it"
+	case errors.Is(err, inventory.ErrNotBuilt):
+		c.Status, c.Detail = Warn, "not in this build: temperature, memory errors and faults of the GPUs are not seen"
+		c.Fix = "to see them build by " + inventory.BuildCommand
 	case errors.Is(err, inventory.ErrNoNVML) && !hasDriver:
 		c.Status, c.Detail = Warn, err.Error()
 		c.Fix = "comes with the NVIDIA driver"
@@ -186,7 +202,14 @@ const minCompute = 8
 
 func checkGPU(g inventory.GPU) Check {
 	c := Check{Name: fmt.Sprintf("gpu %d", g.Index), Status: OK}
-	c.Detail = fmt.Sprintf("%s, compute %d.%d, %s free of %s, %d °C", g.Name, g.ComputeMajor, g.ComputeMinor, gigabytes(g.MemoryFree), gigabytes(g.MemoryTotal), g.Temperature)
+	c.Detail = fmt.Sprintf("%s, compute %d.%d, ", g.Name, g.ComputeMajor, g.ComputeMinor)
+	// The driver alone knows neither how much is in use nor the temperature; a device always has some memory in use.
+	seen := g.MemoryUsed > 0
+	if seen {
+		c.Detail += fmt.Sprintf("%s free of %s, %d °C", gigabytes(g.MemoryFree), gigabytes(g.MemoryTotal), g.Temperature)
+	} else {
+		c.Detail += gigabytes(g.MemoryTotal)
+	}
 	switch {
 	case g.ComputeMajor > 0 && g.ComputeMajor < minCompute:
 		c.Status, c.Fix = Fail, "kernels need compute capability 8.0 (A100) or newer: leave this GPU out with --gpus"
@@ -195,7 +218,7 @@ func checkGPU(g inventory.GPU) Check {
 	case g.ECC.Uncorrectable > 0:
 		c.Detail += fmt.Sprintf(", %d uncorrectable memory error(s)", g.ECC.Uncorrectable)
 		c.Status, c.Fix = Warn, "reset the GPU or restart the machine, and replace the GPU if the errors come back"
-	case g.MemoryTotal > 0 && g.MemoryFree < g.MemoryTotal/10*9:
+	case seen && g.MemoryFree < g.MemoryTotal/10*9:
 		c.Status, c.Fix = Warn, "another process holds memory (see nvidia-smi): a worker that starts now gets less KV cache"
 	}
 	return c

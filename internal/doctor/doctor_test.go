@@ -60,13 +60,33 @@ func laptop() Prober {
 	return p
 }
 
+// plainBuild is the machine as a build without NVML sees it.
+func plainBuild(p Prober) Prober {
+	p.Inventory = func() (InventoryFacts, error) { return InventoryFacts{}, inventory.ErrNotBuilt }
+	facts, err := p.Driver()
+	facts.Release = "580.95.05"
+	for i := range facts.Devices {
+		g := h200(i)
+		facts.GPUs = append(facts.GPUs, inventory.GPU{
+			Index: i, Name: g.Name, UUID: g.UUID, PCIBusID: g.PCIBusID, ComputeMajor: g.ComputeMajor, MemoryTotal: g.MemoryTotal,
+		})
+	}
+	p.Driver = func() (DriverFacts, error) { return facts, err }
+	return p
+}
+
 func TestReports(t *testing.T) {
 	bareGPU := goodMachine()
 	bareGPU.NVRTC, bareGPU.CuBLASLt = laptop().NVRTC, laptop().CuBLASLt
 	bareGPU.Driver = func() (DriverFacts, error) {
 		return DriverFacts{Version: 12080, Devices: 2, Peerless: []string{"0-1"}}, nil
 	}
-	for name, p := range map[string]Prober{"good": goodMachine(), "laptop": laptop(), "bare-gpu": bareGPU} {
+	plain := plainBuild(goodMachine())
+	plainLaptop := plainBuild(laptop())
+	probers := map[string]Prober{
+		"good": goodMachine(), "laptop": laptop(), "bare-gpu": bareGPU, "good-plain": plain, "laptop-plain": plainLaptop,
+	}
+	for name, p := range probers {
 		t.Run(name, func(t *testing.T) {
 			r := Run(p)
 			var text, js strings.Builder
@@ -132,6 +152,13 @@ func TestJudgements(t *testing.T) {
 			h.CPU = []Feature{{"avx2", false}, {"fma", true}}
 			p.Host = func() Host { return h }
 		}, "cpu", Warn, "AVX2", true, "cuda"},
+		{"NVML not built beside a driver", func(p *Prober) { *p = plainBuild(*p) }, "nvml", Warn, "-tags nvml", true, "cuda"},
+		{"old GPU without NVML", func(p *Prober) {
+			p.Driver = func() (DriverFacts, error) {
+				return DriverFacts{Devices: 1, GPUs: []inventory.GPU{{ComputeMajor: 7, MemoryTotal: 1}}}, nil
+			}
+			p.Inventory = func() (InventoryFacts, error) { return InventoryFacts{}, inventory.ErrNotBuilt }
+		}, "gpu 0", Fail, "8.0", false, "cuda"},
 		{"NVML missing beside a driver", func(p *Prober) {
 			p.Inventory = func() (InventoryFacts, error) { return InventoryFacts{}, inventory.ErrNoNVML }
 		}, "nvml", Warn, "utility", true, "cuda"},
@@ -222,12 +249,33 @@ func TestDriverFacts(t *testing.T) {
 	if err != nil || facts.Version != 13000 || facts.Devices != 3 || len(facts.Peerless) != 0 {
 		t.Errorf("got %+v, %v", facts, err)
 	}
+	want := inventory.GPU{Index: 2, Name: "Fake GPU 2", ComputeMajor: 9, MemoryTotal: 1 << 30}
+	got := facts.GPUs[2]
+	if got.UUID == "" || got.PCIBusID == "" {
+		t.Errorf("no identity: %+v", got)
+	}
+	want.UUID, want.PCIBusID = got.UUID, got.PCIBusID
+	if got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
 	if n := f.Count("cuDevicePrimaryCtxRetain"); n != 0 {
 		t.Errorf("the doctor made %d contexts", n)
 	}
 	f.Fail("cuDeviceCanAccessPeer", 2, driver.CodeInvalidValue)
 	if _, err := driverFacts(d); err == nil {
 		t.Error("failed query was ignored")
+	}
+}
+
+func TestDriverRelease(t *testing.T) {
+	for text, want := range map[string]string{
+		"NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue Sep 23 10:11:16 UTC 2025\nGCC version:  gcc 12.2.0\n": "580.95.05",
+		"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.172.08  Release Build  (x)\n":                           "570.172.08",
+		"GCC version: 12.2.0\n": "", "": "", "NVRM version:": "",
+	} {
+		if got := driverRelease(strings.NewReader(text)); got != want {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -103,7 +104,33 @@ func probeDriver() (DriverFacts, error) {
 	if err != nil {
 		return DriverFacts{}, err
 	}
-	return driverFacts(d)
+	facts, err := driverFacts(d)
+	if err != nil {
+		return DriverFacts{}, err
+	}
+	if f, err := os.Open("/proc/driver/nvidia/version"); err == nil {
+		facts.Release = driverRelease(f)
+		f.Close()
+	}
+	return facts, nil
+}
+
+// driverRelease finds the release in what the kernel driver says about itself, the first word that looks like one in a
+// line such as "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue Sep…". It is empty when there is none.
+func driverRelease(r io.Reader) string {
+	lines := bufio.NewScanner(io.LimitReader(r, 4<<10))
+	for lines.Scan() {
+		rest, found := strings.CutPrefix(lines.Text(), "NVRM version:")
+		if !found {
+			continue
+		}
+		for word := range strings.FieldsSeq(rest) {
+			if strings.Contains(word, ".") && strings.Trim(word, "0123456789.") == "" {
+				return word
+			}
+		}
+	}
+	return ""
 }
 
 func driverFacts(d *driver.Driver) (DriverFacts, error) {
@@ -114,23 +141,48 @@ func driverFacts(d *driver.Driver) (DriverFacts, error) {
 		if devices[i], err = d.Device(i); err != nil {
 			return DriverFacts{}, err
 		}
+		g, err := describe(devices[i])
+		if err != nil {
+			return DriverFacts{}, err
+		}
+		f.GPUs = append(f.GPUs, g)
 	}
+	var err error
+	f.Peerless, err = peerless(devices)
+	return f, err
+}
+
+// describe reads what the driver knows of a device without a context on it.
+func describe(v driver.Device) (g inventory.GPU, err error) {
+	g.Index = v.Ordinal()
+	var errs [5]error
+	g.Name, errs[0] = v.Name()
+	g.UUID, errs[1] = v.UUID()
+	g.PCIBusID, errs[2] = v.PCIBusID()
+	g.ComputeMajor, g.ComputeMinor, errs[3] = v.ComputeCapability()
+	g.MemoryTotal, errs[4] = v.TotalMemory()
+	return g, errors.Join(errs[:]...)
+}
+
+// peerless lists the pairs that cannot reach each other's memory.
+func peerless(devices []driver.Device) ([]string, error) {
+	var list []string
 	for i, a := range devices {
 		for j, b := range devices[:i] {
 			there, err := a.CanAccessPeer(b)
 			if err != nil {
-				return DriverFacts{}, err
+				return nil, err
 			}
 			back, err := b.CanAccessPeer(a)
 			if err != nil {
-				return DriverFacts{}, err
+				return nil, err
 			}
 			if !there || !back {
-				f.Peerless = append(f.Peerless, fmt.Sprintf("%d-%d", j, i))
+				list = append(list, fmt.Sprintf("%d-%d", j, i))
 			}
 		}
 	}
-	return f, nil
+	return list, nil
 }
 
 func probeInventory() (InventoryFacts, error) {
