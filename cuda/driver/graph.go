@@ -1,6 +1,9 @@
 package driver
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // CaptureMode says which calls of other threads a capture forbids.
 type CaptureMode int32
@@ -118,7 +121,7 @@ func (s *Stream) Capture(mode CaptureMode, record func() error) (*GraphExec, err
 	g, err := s.EndCapture()
 	if recordErr != nil {
 		if err == nil {
-			err = g.Close()
+			recordErr = errors.Join(recordErr, g.Close())
 		}
 		return nil, fmt.Errorf("capture: %w", recordErr)
 	}

@@ -107,7 +107,7 @@ func (r *rig) checkGEMM(ctx context.Context) error {
 			return r.gemm(ctx, handle, cublaslt.Workspace{Ptr: ws, Bytes: gemmWorkspace}, s, uint32(i))
 		})
 		if err != nil {
-			return fmt.Errorf("T=%d N=%d K=%d: %w", s.t, s.n, s.k, err)
+			return fmt.Errorf("shape T=%d N=%d K=%d: %w", s.t, s.n, s.k, err)
 		}
 	}
 	return nil

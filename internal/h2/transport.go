@@ -1,5 +1,7 @@
 package h2
 
+//lint:file-ignore SA1019 net/http keeps its connections to itself; we must close and replace ours.
+
 import (
 	"context"
 	"crypto/tls"
@@ -16,8 +18,7 @@ import (
 // when it is needed and again after it has failed. The host of a request's URL
 // names the server but does not pick it: Config.Dial does.
 type Transport struct {
-	cfg Config
-	//lint:ignore SA1019 net/http keeps its connections to itself; we must close and replace ours.
+	cfg   Config
 	http2 *http2.Transport
 
 	// dialing is held (full) by the one that connects. Capacity 1.
@@ -39,7 +40,6 @@ func NewTransport(cfg Config) (*Transport, error) {
 	if cfg.Dial == nil {
 		return nil, errors.New("h2: Config.Dial is nil")
 	}
-	//lint:ignore SA1019 as above.
 	t2, err := http2.ConfigureTransports(&http.Transport{
 		HTTP2:                  cfg.tuning(),
 		DisableCompression:     true,
@@ -103,7 +103,6 @@ func (t *Transport) get(ctx context.Context) (*http2.ClientConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	//lint:ignore SA1019 as above.
 	cc, err := t.http2.NewClientConn(nc)
 	if err != nil {
 		_ = nc.Close()

@@ -57,13 +57,7 @@ func (c *conn) leave(code string) {
 	}
 }
 
-// close ends the connection by force.
-func (c *conn) close() {
-	c.link.mu.Lock()
-	defer c.link.mu.Unlock()
-	c.closeLocked()
-}
-
+// closeLocked ends the connection by force. The caller holds the link's lock.
 func (c *conn) closeLocked() {
 	c.state = connClosed
 	if c.shut != nil {

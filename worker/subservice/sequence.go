@@ -13,9 +13,6 @@ import (
 	"github.com/tokenrouter/tokenrouter/worker/tokenizer"
 )
 
-// promptModel labels prompt ids in hand-offs: no model wrote them.
-const promptModel = 0xFF
-
 // sequence is a request as this replica knows it. The decode loop owns it.
 type sequence struct {
 	id    uint64

@@ -2,7 +2,6 @@ package subservice
 
 import (
 	"encoding/json"
-	"fmt"
 	"math"
 	"net/http"
 	"slices"
@@ -346,7 +345,7 @@ func TestStopTellsCallers(t *testing.T) {
 			return
 		}
 		if e.Kind == generate.EventFinish {
-			t.Fatal(fmt.Sprint("void: the answer ended before the stop"))
+			t.Fatal("void: the answer ended before the stop")
 		}
 	}
 }
