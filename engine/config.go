@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tokenrouter/tokenrouter/policies"
 )
 
 // Config says what an engine serves.
@@ -59,8 +61,15 @@ type Deployment struct {
 type Policy struct {
 	Name      string
 	Threshold *float64
+	// Weights are the models' shares under me; empty means equal ones.
+	Weights []float64
 	// Trace is the decision list of the trace policy.
 	Trace string
+}
+
+// Settings are the policy's settings as package policies takes them.
+func (p *Policy) Settings() policies.Settings {
+	return policies.Settings{Threshold: p.Threshold, Weights: p.Weights, Trace: p.Trace}
 }
 
 // Defaults returns the embedded pair tiny-s and tiny-l under the name "tiny".

@@ -176,7 +176,7 @@ func (e *Engine) addReplicas() error {
 		}
 	}
 	for _, d := range e.Deployments() {
-		set, err := policies.New(d.Policy.Name, len(d.Models), policies.Settings{Threshold: d.Policy.Threshold, Trace: d.Policy.Trace})
+		set, err := policies.New(d.Policy.Name, len(d.Models), d.Policy.Settings())
 		if err != nil {
 			return fmt.Errorf("deployment %s: %w", d.Name, err)
 		}

@@ -59,9 +59,10 @@ type fileDeployment struct {
 }
 
 type filePolicy struct {
-	Name      string   `yaml:"name"`
-	Threshold *float64 `yaml:"threshold"`
-	Trace     string   `yaml:"trace"`
+	Name      string    `yaml:"name"`
+	Threshold *float64  `yaml:"threshold"`
+	Weights   []float64 `yaml:"weights"`
+	Trace     string    `yaml:"trace"`
 }
 
 // waitTime is a longest wait: a duration, or auto (zero).
@@ -155,6 +156,7 @@ func (p *filePolicy) policy(models []node.Model) node.Policy {
 	if p.Threshold != nil {
 		out.Threshold = p.Threshold
 	}
+	out.Weights = p.Weights
 	out.Trace = p.Trace
 	return out
 }

@@ -26,6 +26,7 @@ type nodeFlags struct {
 	Models         []string   `placeholder:"MODEL" help:"Models, the entry model first: names of embedded models (tiny-s, tiny-m, tiny-l) or checkpoint directories."`
 	Policy         *string    `placeholder:"NAME" help:"Routing policy of the deployment: ${policies} (r-stitch)."`
 	Threshold      *float64   `placeholder:"T" help:"Threshold of the routing policy; for random the probability."`
+	Weights        []float64  `placeholder:"W" help:"Shares of the models under the policy me, one each (equal)."`
 	PageSize       *int       `placeholder:"N" help:"Token slots in a page of keys and values (64)."`
 	KVTokens       *int       `name:"kv-tokens" env:"TRCTL_KV_TOKENS" placeholder:"N" help:"Token slots of each model's pool (131072)."`
 	BatchThreshold []int      `placeholder:"B" help:"Fewest ready sequences that start a step, one number for all models or one each (1)."`
@@ -91,7 +92,7 @@ func (s *serveCmd) settings() (settings, error) {
 func validate(c *node.Config) error {
 	errs := []error{c.Validate()}
 	for i, d := range c.Deployments {
-		_, err := policies.New(d.Policy.Name, len(d.Models), policies.Settings{Threshold: d.Policy.Threshold, Trace: d.Policy.Trace})
+		_, err := policies.New(d.Policy.Name, len(d.Models), d.Policy.Settings())
 		if err == nil {
 			continue
 		}
@@ -145,11 +146,11 @@ func (f *nodeFlags) apply(c *node.Config) error {
 }
 
 func (f *nodeFlags) applyPolicy(c *node.Config) error {
-	if f.Policy == nil && f.Threshold == nil {
+	if f.Policy == nil && f.Threshold == nil && f.Weights == nil {
 		return nil
 	}
 	if len(c.Deployments) != 1 {
-		return usagef("--policy and --threshold need exactly one deployment of two or more models; there are %d", len(c.Deployments))
+		return usagef("--policy, --threshold and --weights need exactly one deployment of two or more models; there are %d", len(c.Deployments))
 	}
 	policy := &c.Deployments[0].Policy
 	if f.Policy != nil && *f.Policy != policy.Name {
@@ -157,6 +158,9 @@ func (f *nodeFlags) applyPolicy(c *node.Config) error {
 	}
 	if f.Threshold != nil {
 		policy.Threshold = f.Threshold
+	}
+	if f.Weights != nil {
+		policy.Weights = f.Weights
 	}
 	return nil
 }
