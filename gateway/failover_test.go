@@ -297,3 +297,13 @@ func TestApply(t *testing.T) {
 		t.Errorf("bad deployments: %v", err)
 	}
 }
+
+// waitAt is a gate that opens when ch is closed, at one position alone.
+func waitAt(position int, ch <-chan struct{}) func(context.Context, int) error {
+	return func(ctx context.Context, at int) error {
+		if at != position {
+			return nil
+		}
+		return waitFor(ch)(ctx, at)
+	}
+}

@@ -96,7 +96,9 @@ func (s *Session) Open(ctx context.Context) error {
 func (s *Session) submit(ctx context.Context, r *replica) error {
 	s.req.Epoch = s.ledger.begin()
 	s.req.Resume = s.ledger.resume()
-	s.req.Echo = s.ledger.echo && (s.ledger.prompt == nil || s.ledger.echoed < len(s.ledger.prompt))
+	// What was recited is not asked for again, unless there is nothing else to ask.
+	recited := s.ledger.prompt != nil && s.ledger.echoed == len(s.ledger.prompt)
+	s.req.Echo = s.ledger.echo && (!recited || s.req.Sampling.MaxTokens == 0)
 	ctx, cancel := context.WithCancelCause(ctx)
 	s.ctx, s.cancel, s.alive = ctx, cancel, false
 	s.replica = r

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/tokenrouter/tokenrouter/api/generate"
 	"github.com/tokenrouter/tokenrouter/gateway/session"
@@ -68,8 +69,11 @@ type Entry struct {
 	// Edit may change, add, or (with an error) replace the event at the given
 	// position of the answer: -1 for the admission, len(tokens) for the finish.
 	Edit func(r *generate.Request, position int, e *generate.Event) ([]*generate.Event, error)
-	// Gate is waited for before every token, if it is not nil.
-	Gate func(ctx context.Context, position int) error
+	// Submit is waited for before a submission is looked at, Gate before every
+	// token, Added before every event that Edit has added.
+	Submit func(ctx context.Context) error
+	Gate   func(ctx context.Context, position int) error
+	Added  func(ctx context.Context) error
 
 	// Active counts streams whose context has not ended.
 	Active atomic.Int64
@@ -97,6 +101,11 @@ func (f *Entry) Generate(ctx context.Context, r *generate.Request) (session.Stre
 	f.mu.Unlock()
 	if err := ctx.Err(); err != nil {
 		return nil, err
+	}
+	if f.Submit != nil {
+		if err := f.Submit(ctx); err != nil {
+			return nil, err
+		}
 	}
 	if f.Refuse != nil {
 		if err := f.Refuse(r); err != nil {
@@ -126,6 +135,11 @@ func (s *stream) Next() (*generate.Event, error) {
 		return nil, err
 	}
 	if len(s.queue) > 0 {
+		if s.f.Added != nil {
+			if err := s.f.Added(s.ctx); err != nil {
+				return nil, err
+			}
+		}
 		e := s.queue[0]
 		s.queue = s.queue[1:]
 		return e, nil
@@ -175,6 +189,20 @@ func (s *stream) Next() (*generate.Event, error) {
 	}
 	s.queue = append(slices.Clone(events[1:]), s.queue...)
 	return events[0], nil
+}
+
+// After is a hook that takes d.
+func After(d time.Duration) func(context.Context) error {
+	return func(ctx context.Context) error {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // Pass is what Edit returns to change nothing.
