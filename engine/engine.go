@@ -28,7 +28,8 @@ type Engine struct {
 	served     []session.Deployment
 	table      *session.Table
 	session    session.Config
-	// ready is closed by Run once every replica serves, closing when it stops.
+	// ready is closed by Run once every replica serves and has its peer links,
+	// closing when it stops.
 	ready, closing chan struct{}
 
 	// Of an engine that New has started: stop ends Run, running waits for it,
@@ -172,7 +173,7 @@ func (m *loaded) names() []string {
 func (e *Engine) addReplicas() error {
 	for _, m := range e.models {
 		for _, name := range m.names() {
-			e.replicas = append(e.replicas, &replica{name: name, model: m, started: make(chan struct{})})
+			e.replicas = append(e.replicas, &replica{name: name, model: m, started: make(chan struct{}), linked: make(chan struct{})})
 		}
 	}
 	for _, d := range e.Deployments() {
@@ -209,11 +210,15 @@ func (r *replica) join(d subservice.Deployment, all, group []*loaded) {
 	r.deployments = append(r.deployments, d)
 	own := slices.Index(all, r.model)
 	for _, other := range group {
-		if slices.Index(all, other) <= own {
+		if other == r.model {
 			continue
 		}
 		for _, name := range other.names() {
-			if !slices.Contains(r.dials, name) {
+			if slices.Contains(r.neighbours, name) {
+				continue
+			}
+			r.neighbours = append(r.neighbours, name)
+			if slices.Index(all, other) > own {
 				r.dials = append(r.dials, name)
 			}
 		}
@@ -285,14 +290,16 @@ func (e *Engine) Run(ctx context.Context) (err error) {
 	return group.Wait()
 }
 
-// awaitStart closes ready once every replica serves.
+// awaitStart closes ready once every replica serves and has its links.
 func (e *Engine) awaitStart(ctx context.Context) error {
 	began := time.Now()
 	for _, r := range e.replicas {
-		select {
-		case <-r.started:
-		case <-ctx.Done():
-			return nil
+		for _, done := range []chan struct{}{r.started, r.linked} {
+			select {
+			case <-done:
+			case <-ctx.Done():
+				return nil
+			}
 		}
 	}
 	close(e.ready)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -34,11 +35,16 @@ type replica struct {
 	name        string
 	model       *loaded
 	deployments []subservice.Deployment
-	dials       []string // replicas to keep a peer link to
+	// neighbours are the replicas that it has a peer link with; dials are those of
+	// them that it connects to.
+	neighbours, dials []string
 	// current is the sub-service of the present run, nil between runs.
 	current atomic.Pointer[subservice.Subservice]
 	// started is closed when the first run serves.
 	started chan struct{}
+	// linked is closed by linkedOnce when for the first time all its links are up.
+	linked     chan struct{}
+	linkedOnce sync.Once
 	// stop ends the present run as if it had failed. For tests of fail-over.
 	stop atomic.Pointer[context.CancelCauseFunc]
 }
@@ -112,6 +118,9 @@ func (e *Engine) runReplica(ctx context.Context, r *replica, log *slog.Logger) (
 	default:
 		close(r.started)
 	}
+	if len(r.neighbours) == 0 {
+		r.noteLinked()
+	}
 	err = group.Wait()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -144,7 +153,7 @@ type peers struct {
 
 func (e *Engine) newPeers(r *replica, sub *subservice.Subservice, log *slog.Logger) (_ *peers, err error) {
 	p := &peers{mux: http.NewServeMux()}
-	cfg := peer.Config{Replica: r.name, Model: r.model.cfg.Name, Handler: sub, Log: log}
+	cfg := peer.Config{Replica: r.name, Model: r.model.cfg.Name, Handler: r.watchLinks(sub), Log: log}
 	if p.server, err = peer.NewServer(peer.ServerConfig{Config: cfg}); err != nil {
 		return nil, err
 	}
