@@ -85,9 +85,50 @@ func TestCompile(t *testing.T) {
 				if len(u) != 1 || u[0].Kernel != "add" || u[0].Registers == 0 || u[0].SpillStoreBytes != 0 {
 					t.Errorf("%s: usage %+v of log %q", arch, u, b.Log)
 				}
+				if image := cubinUsage(b.Cubin); !slices.Equal(image, u) {
+					t.Errorf("%s: the image says %+v, the log %+v", arch, image, u)
+				}
 			}
 		})
 	}
+}
+
+// What the image says of stack and shared memory agrees with the log, for two kernels in one image.
+func TestUsageOfImage(t *testing.T) {
+	const deep = `extern "C" __global__ void deep(float *x, int n) {
+	__shared__ float s[100];
+	float l[40];
+	for (int i = 0; i < 40; i++) l[(i * n) % 40] = x[i * n];
+	s[threadIdx.x] = l[threadIdx.x % 40];
+	__syncthreads();
+	x[0] = s[n];
+}`
+	for _, c := range compilers(t) {
+		for arch, reserved := range map[string]int{"sm_80": 0, "sm_90a": 1024} {
+			p := addProgram()
+			p.Arch, p.Source = arch, p.Source+deep
+			b, err := c.Compile(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := b.logUsage()
+			slices.SortFunc(want, func(a, b Usage) int { return strings.Compare(a.Kernel, b.Kernel) })
+			want[1].SharedBytes += reserved
+			got := cubinUsage(b.Cubin)
+			if !slices.Equal(got, want) {
+				t.Errorf("%s %s: the image says %+v, the log %+v", c.Version(), arch, got, want)
+			}
+			if b.Log = ""; !slices.Equal(b.Usage(), got) {
+				t.Errorf("%s %s: without a log: %+v", c.Version(), arch, b.Usage())
+			}
+		}
+	}
+}
+
+func FuzzUsageOfImage(f *testing.F) {
+	f.Add([]byte("\x7fELF\x02\x01\x81"))
+	f.Add(make([]byte, 64))
+	f.Fuzz(func(t *testing.T, image []byte) { cubinUsage(image) })
 }
 
 func TestCompileErrors(t *testing.T) {

@@ -12,15 +12,23 @@ type Usage struct {
 	Kernel string
 	// Registers are per thread.
 	Registers int
-	// StackBytes, SpillStoreBytes and SpillLoadBytes are per thread; a kernel that spills nothing has zeros.
+	// StackBytes, SpillStoreBytes and SpillLoadBytes are per thread; a kernel that spills nothing has zeros. A kernel
+	// that spills has a stack, also where nothing tells the spills' size.
 	StackBytes, SpillStoreBytes, SpillLoadBytes int
-	// SharedBytes is the static shared memory of a block.
+	// SharedBytes is the static shared memory of a block. Read from the image it includes what the system reserves.
 	SharedBytes int
 }
 
-// Usage reads the resources of each kernel from the log, so that tests without a GPU can bound registers and spills.
-// It is empty when the library logged none.
+// Usage reads the resources of each kernel, so that tests without a GPU can bound registers and spills: from the log
+// or, where the library logged none (NVRTC 13.0 loses logs of compilations at the same time), from the image.
 func (b Binary) Usage() []Usage {
+	if out := b.logUsage(); len(out) > 0 {
+		return out
+	}
+	return cubinUsage(b.Cubin)
+}
+
+func (b Binary) logUsage() []Usage {
 	var out []Usage
 	for line := range strings.Lines(b.Log) {
 		if m := entryLine.FindStringSubmatch(line); m != nil {
