@@ -1,11 +1,8 @@
 package model
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
-	"sort"
 )
 
 // ErrUnsupported says that a model is well formed, but computes something that
@@ -20,9 +17,20 @@ const (
 // Architecture names a model family, as in config.json.
 type Architecture string
 
-// Qwen3 is the dense Qwen3 family: grouped-query attention with RMS norms on
-// the queries and keys of each head, rotary positions, SwiGLU.
-const Qwen3 Architecture = "Qwen3ForCausalLM"
+// The families. All have grouped-query attention, RMS norms, rotary positions
+// and SwiGLU; the fields of Config say in what they differ.
+const (
+	// Qwen3 is the dense Qwen3 family: RMS norms on the queries and keys of each head.
+	Qwen3 Architecture = "Qwen3ForCausalLM"
+	// Qwen2 is Qwen2 and Qwen2.5, with what was made from them (QwQ, the R1
+	// distills): biases on queries, keys and values.
+	Qwen2 Architecture = "Qwen2ForCausalLM"
+	// Llama is Llama 2 and 3, with what was made from them.
+	Llama Architecture = "LlamaForCausalLM"
+)
+
+// Architectures lists the families that are known.
+func Architectures() []Architecture { return []Architecture{Qwen3, Qwen2, Llama} }
 
 // Config is a decoder's shape. Every field has been checked.
 type Config struct {
@@ -37,8 +45,11 @@ type Config struct {
 	HeadDim   int // D, even
 	FFN       int // F
 	// MaxContext is the number of positions the model was trained for.
-	MaxContext    int
-	RopeTheta     float64
+	MaxContext int
+	RopeTheta  float64
+	// RopeScaling stretches the rotary frequencies; nil leaves them as they are.
+	// Executors take them from InvFreq.
+	RopeScaling   *RopeScaling `json:",omitempty"`
 	NormEps       float64
 	TieEmbeddings bool // the output head is the embedding
 	// EOS are the ids that end a text; empty if the file has none.
@@ -47,121 +58,13 @@ type Config struct {
 	DType string
 }
 
-// fields is a JSON object with exact-case keys. The first error sticks, so that
-// a caller reads all fields and checks once.
-type fields struct {
-	file string
-	raw  map[string]json.RawMessage
-	err  error
-}
+// QKNorm reports whether every query and key head passes an RMS norm of width D
+// before the rotation.
+func (c *Config) QKNorm() bool { return c.Architecture == Qwen3 }
 
-func parseFields(file string, data []byte) (*fields, error) {
-	f := &fields{file: file}
-	if err := json.Unmarshal(data, &f.raw); err != nil {
-		return nil, fmt.Errorf("%s: %w: %w", file, ErrCorrupt, err)
-	}
-	return f, nil
-}
-
-// has reports whether a field is present and not null.
-func (f *fields) has(name string) bool {
-	v, ok := f.raw[name]
-	return ok && string(v) != "null"
-}
-
-func (f *fields) fail(kind error, name, expected string) {
-	if f.err == nil {
-		found := string(f.raw[name])
-		if len(found) > 80 {
-			found = found[:80] + "..."
-		}
-		if found == "" {
-			found = "nothing"
-		}
-		f.err = fmt.Errorf("%s: %w: %s: expected %s, found %s", f.file, kind, name, expected, found)
-	}
-}
-
-// get decodes a field that must be present, or reports false.
-func (f *fields) get(name, expected string, v any) bool {
-	if !f.has(name) || json.Unmarshal(f.raw[name], v) != nil {
-		f.fail(ErrCorrupt, name, expected)
-		return false
-	}
-	return true
-}
-
-// integer reads a required integer in [1, limit].
-func (f *fields) integer(name string, limit int) int {
-	expected := fmt.Sprintf("an integer from 1 to %d", limit)
-	var n int
-	if f.get(name, expected, &n) && (n < 1 || n > limit) {
-		f.fail(ErrCorrupt, name, expected)
-	}
-	return n
-}
-
-// number reads a required number in (0, limit].
-func (f *fields) number(name string, limit float64) float64 {
-	expected := fmt.Sprintf("a number above 0, at most %g", limit)
-	var x float64
-	if f.get(name, expected, &x) && !(x > 0 && x <= limit) {
-		f.fail(ErrCorrupt, name, expected)
-	}
-	return x
-}
-
-// flag reads an optional boolean.
-func (f *fields) flag(name string) bool {
-	var b bool
-	if f.has(name) {
-		f.get(name, "true or false", &b)
-	}
-	return b
-}
-
-// only refuses a field that is present with any value but the given ones.
-func (f *fields) only(name string, values ...string) {
-	if !f.has(name) {
-		return
-	}
-	for _, v := range values {
-		if string(f.raw[name]) == v {
-			return
-		}
-	}
-	expected := "nothing"
-	if len(values) > 0 {
-		expected = values[0]
-	}
-	f.fail(ErrUnsupported, name, expected)
-}
-
-// ids reads an optional id or list of at most 64 ids below vocab.
-func (f *fields) ids(name string, vocab int) []int32 {
-	if !f.has(name) {
-		return nil
-	}
-	expected := fmt.Sprintf("an id below %d or a list of at most 64", vocab)
-	var out []int32
-	var one int32
-	if json.Unmarshal(f.raw[name], &one) == nil {
-		out = []int32{one}
-	} else if !f.get(name, expected, &out) {
-		return nil
-	}
-	if len(out) > 64 {
-		f.fail(ErrCorrupt, name, expected)
-		return nil
-	}
-	for _, id := range out {
-		if id < 0 || int(id) >= vocab {
-			f.fail(ErrCorrupt, name, expected)
-			return nil
-		}
-	}
-	return out
-}
+// QKVBias reports whether queries, keys and values have biases, which are added
+// before norm and rotation.
+func (c *Config) QKVBias() bool { return c.Architecture == Qwen2 }
 
 // ParseConfig reads config.json. Fields that change what the model computes and
 // that we do not implement are refused by name.
@@ -180,8 +83,12 @@ func ParseConfig(data []byte) (Config, error) {
 	switch archs[0] {
 	case Qwen3:
 		c = parseQwen3(f)
+	case Qwen2:
+		c = parseQwen2(f)
+	case Llama:
+		c = parseLlama(f)
 	default:
-		f.fail(ErrUnsupported, "architectures", fmt.Sprintf("[%q]", Qwen3))
+		f.fail(ErrUnsupported, "architectures", fmt.Sprintf("one of %q", Architectures()))
 	}
 	if f.err != nil {
 		return Config{}, f.err
@@ -190,8 +97,31 @@ func ParseConfig(data []byte) (Config, error) {
 }
 
 func parseQwen3(f *fields) Config {
+	c := parseDecoder(f, Qwen3, 0, 128)
+	f.only("attention_bias", "false")
+	return c
+}
+
+func parseQwen2(f *fields) Config {
+	c := parseDecoder(f, Qwen2, 0, 0)
+	f.only("attention_bias", "true") // no known file has it; the biases are there anyway
+	f.only("use_mrope", "false")
+	return c
+}
+
+func parseLlama(f *fields) Config {
+	c := parseDecoder(f, Llama, 1e4, 0)
+	f.only("attention_bias", "false") // the output matrix would have one as well
+	f.only("mlp_bias", "false")
+	return c
+}
+
+// parseDecoder reads what all families share, with the defaults of this one. A
+// theta of 0 has to be in the file; a head of 0 is the hidden size cut by the heads.
+func parseDecoder(f *fields, a Architecture, theta float64, head int) Config {
+	f.only("auto_map") // the model's own code
 	c := Config{
-		Architecture:  Qwen3,
+		Architecture:  a,
 		VocabSize:     f.integer("vocab_size", 1<<21),
 		Hidden:        f.integer("hidden_size", 1<<16),
 		Layers:        f.integer("num_hidden_layers", 512),
@@ -200,33 +130,19 @@ func parseQwen3(f *fields) Config {
 		MaxContext:    f.integer("max_position_embeddings", 1<<24),
 		NormEps:       f.number("rms_norm_eps", 1),
 		TieEmbeddings: f.flag("tie_word_embeddings"),
-		RopeTheta:     ropeTheta(f),
-		HeadDim:       128, // the family's default
 	}
 	c.KVHeads = c.Heads
 	if f.has("num_key_value_heads") {
 		c.KVHeads = f.integer("num_key_value_heads", 1024)
 	}
-	if f.has("head_dim") {
-		c.HeadDim = f.integer("head_dim", 1024)
-	}
-	if f.err == nil && c.Heads%c.KVHeads != 0 {
-		f.fail(ErrCorrupt, "num_key_value_heads", fmt.Sprintf("a divisor of num_attention_heads (%d)", c.Heads))
-	}
-	if f.err == nil && c.HeadDim%2 != 0 {
-		f.fail(ErrCorrupt, "head_dim", "an even number")
-	}
+	parseRope(f, &c, theta)
+	parseHeads(f, &c, head)
 	if f.err == nil {
 		c.EOS = f.ids("eos_token_id", c.VocabSize)
 	}
 	f.only("hidden_act", `"silu"`)
-	f.only("attention_bias", "false")
-	f.only("use_sliding_window", "false")
-	if f.flag("use_sliding_window") {
-		f.only("sliding_window")
-	}
 	f.only("quantization_config")
-	layerTypes(f, c.Layers)
+	refuseWindow(f, c.Layers)
 	for _, name := range []string{"dtype", "torch_dtype"} {
 		if f.has(name) {
 			f.get(name, "a string", &c.DType)
@@ -236,45 +152,33 @@ func parseQwen3(f *fields) Config {
 	return c
 }
 
-// ropeTheta reads the rotary base, which newer files keep under rope_parameters
-// and older ones at the top, and refuses every scaled variant.
-func ropeTheta(f *fields) float64 {
-	const limit = 1e12
-	f.only("rope_scaling")
-	if !f.has("rope_parameters") {
-		return f.number("rope_theta", limit)
+// parseHeads reads the width of a head and checks that the heads fit together.
+func parseHeads(f *fields, c *Config, head int) {
+	if f.err != nil {
+		return
 	}
-	var sub map[string]json.RawMessage
-	if !f.get("rope_parameters", "an object", &sub) {
-		return 0
-	}
-	p := &fields{file: f.file + ": rope_parameters", raw: sub}
-	p.only("rope_type", `"default"`)
-	p.only("partial_rotary_factor", "1.0", "1")
-	theta := p.number("rope_theta", limit)
-	names := make([]string, 0, len(sub))
-	for name := range sub {
-		names = append(names, name)
-	}
-	sort.Strings(names) // one error message for one file
-	for _, name := range names {
-		switch name {
-		case "rope_type", "rope_theta", "partial_rotary_factor":
-		default:
-			p.only(name)
+	switch {
+	case f.has("head_dim"):
+		c.HeadDim = f.integer("head_dim", 1024)
+	case head != 0:
+		c.HeadDim = head
+	default:
+		c.HeadDim = c.Hidden / c.Heads
+		if c.Hidden%c.Heads != 0 || c.HeadDim > 1024 {
+			f.fail(ErrCorrupt, "num_attention_heads", fmt.Sprintf("a divisor of hidden_size (%d), for heads of at most 1024", c.Hidden))
 		}
 	}
-	if p.err == nil && f.has("rope_theta") && f.number("rope_theta", limit) != theta {
-		f.fail(ErrCorrupt, "rope_theta", fmt.Sprintf("%g as in rope_parameters", theta))
+	if f.err == nil && c.Heads%c.KVHeads != 0 {
+		f.fail(ErrCorrupt, "num_key_value_heads", fmt.Sprintf("a divisor of num_attention_heads (%d)", c.Heads))
 	}
-	if f.err == nil {
-		f.err = p.err
+	if f.err == nil && c.HeadDim%2 != 0 {
+		f.fail(ErrCorrupt, "head_dim", "an even number")
 	}
-	return theta
 }
 
-// layerTypes refuses layers with any attention but the full one.
-func layerTypes(f *fields, layers int) {
+// refuseWindow refuses layers with any attention but the full one.
+func refuseWindow(f *fields, layers int) {
+	f.only("use_sliding_window", "false")
 	if !f.has("layer_types") {
 		return
 	}
@@ -290,50 +194,4 @@ func layerTypes(f *fields, layers int) {
 			f.fail(ErrUnsupported, "layer_types", `"full_attention" only`)
 		}
 	}
-}
-
-// Generation is generation_config.json: what the authors suggest. A nil pointer
-// means that the file is silent.
-type Generation struct {
-	// EOS are the ids that end an answer (from config.json if this file has none).
-	EOS         []int32
-	Temperature *float32
-	TopP        *float32
-	TopK        *int32
-}
-
-// ParseGeneration reads generation_config.json for a model with the given config.
-func ParseGeneration(data []byte, c *Config) (Generation, error) {
-	f, err := parseFields(generationFile, data)
-	if err != nil {
-		return Generation{}, err
-	}
-	g := Generation{EOS: f.ids("eos_token_id", c.VocabSize)}
-	if g.EOS == nil {
-		g.EOS = c.EOS
-	}
-	number := func(name, expected string, ok func(float32) bool) *float32 {
-		if !f.has(name) {
-			return nil
-		}
-		var x float32
-		if f.get(name, expected, &x) && !ok(x) {
-			f.fail(ErrCorrupt, name, expected)
-		}
-		return &x
-	}
-	g.Temperature = number("temperature", "a number from 0 to 100", func(x float32) bool { return x >= 0 && x <= 100 })
-	g.TopP = number("top_p", "a number above 0, at most 1", func(x float32) bool { return x > 0 && x <= 1 })
-	if f.has("top_k") {
-		var k int32
-		const expected = "an integer from 0 to 2147483647"
-		if f.get("top_k", expected, &k) && (k < 0 || k > math.MaxInt32) {
-			f.fail(ErrCorrupt, "top_k", expected)
-		}
-		g.TopK = &k
-	}
-	if f.err != nil {
-		return Generation{}, f.err
-	}
-	return g, nil
 }

@@ -170,6 +170,9 @@ func FuzzParseConfig(f *testing.F) {
 	f.Add(configJSON(nil))
 	f.Add(configJSON(set("rope_parameters", map[string]any{"rope_type": "default", "rope_theta": 1e6})))
 	f.Add(configJSON(set("eos_token_id", []int{1, 2})))
+	for _, s := range []string{llama2JSON, llama31JSON, llama32JSON, qwen25JSON, distillJSON} {
+		f.Add([]byte(s))
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := ParseConfig(data)
 		if err != nil {

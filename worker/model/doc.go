@@ -10,6 +10,7 @@
 // A file that is cut short while it is mapped kills the process (SIGBUS), so an
 // executor copies what it needs early and does not keep tensors.
 //
-// One family is known, Qwen3ForCausalLM. Another one is a case in parseFamily
-// and a list of parameters in Config.Params.
+// Three families are known: dense Qwen3, Qwen2 (with Qwen2.5, QwQ and the R1
+// distills) and Llama 2 and 3. Another one is a case in ParseConfig, and what it
+// has or lacks is a method of Config that Params and the executors ask.
 package model

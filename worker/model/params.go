@@ -18,16 +18,8 @@ const maxFaults = 16
 
 // Params lists the weights of a model in the order of use. Matrices are [out, in].
 func (c *Config) Params() []Param {
-	switch c.Architecture {
-	case Qwen3:
-		return c.qwen3Params()
-	}
-	return nil
-}
-
-func (c *Config) qwen3Params() []Param {
 	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
-	ps := make([]Param, 0, 3+11*c.Layers)
+	ps := make([]Param, 0, 3+14*c.Layers)
 	add := func(name string, shape ...int) { ps = append(ps, Param{name, shape}) }
 	add("model.embed_tokens.weight", c.VocabSize, c.Hidden)
 	for l := range c.Layers {
@@ -36,8 +28,15 @@ func (c *Config) qwen3Params() []Param {
 		add(p+"self_attn.q_proj.weight", q, c.Hidden)
 		add(p+"self_attn.k_proj.weight", kv, c.Hidden)
 		add(p+"self_attn.v_proj.weight", kv, c.Hidden)
-		add(p+"self_attn.q_norm.weight", c.HeadDim)
-		add(p+"self_attn.k_norm.weight", c.HeadDim)
+		if c.QKVBias() {
+			add(p+"self_attn.q_proj.bias", q)
+			add(p+"self_attn.k_proj.bias", kv)
+			add(p+"self_attn.v_proj.bias", kv)
+		}
+		if c.QKNorm() {
+			add(p+"self_attn.q_norm.weight", c.HeadDim)
+			add(p+"self_attn.k_norm.weight", c.HeadDim)
+		}
 		add(p+"self_attn.o_proj.weight", c.Hidden, q)
 		add(p+"post_attention_layernorm.weight", c.Hidden)
 		add(p+"mlp.gate_proj.weight", c.FFN, c.Hidden)

@@ -68,8 +68,8 @@ func newForward(c *model.Config, w *weights, k kernels, t *team, maxTokens, maxC
 	}
 	// The frequencies are rounded to float32 before the angle is taken, and so is
 	// the angle: this is how the reference implementation computes them.
-	for i := range f.invFreq {
-		f.invFreq[i] = float32(1 / math.Pow(c.RopeTheta, float64(2*i)/float64(c.HeadDim)))
+	for i, freq := range c.InvFreq() {
+		f.invFreq[i] = float32(freq)
 	}
 	f.mm.f, f.at.f = f, f
 	return f
@@ -169,16 +169,22 @@ func (f *forward) norm(y, x, w []float32) {
 	}
 }
 
-// headsAndCache norms and rotates the query and key heads of token t, scales the
-// queries for the softmax, and stores key and value in the token's page.
+// headsAndCache adds the biases to the heads of token t, norms and rotates queries
+// and keys, scales the queries for the softmax, and stores key and value in the
+// token's page. Biases and norms are there if the family has them.
 func (f *forward) headsAndCache(l, t int, row []float32) {
 	c, w := f.cfg, &f.w.layers[l]
 	d, half := c.HeadDim, c.HeadDim/2
 	cos, sin := f.cos[t*half:(t+1)*half], f.sin[t*half:(t+1)*half]
 	scale := float32(1 / math.Sqrt(float64(d)))
+	if w.qkvBias != nil {
+		addTo(row, w.qkvBias, len(row))
+	}
 	for h := range c.Heads {
 		v := row[h*d : (h+1)*d]
-		f.norm(v, v, w.qNorm)
+		if w.qNorm != nil {
+			f.norm(v, v, w.qNorm)
+		}
 		rotate(v, cos, sin)
 		for i := range v {
 			v[i] *= scale
@@ -189,7 +195,9 @@ func (f *forward) headsAndCache(l, t int, row []float32) {
 	in := int(tok.pos) % f.page * d
 	for h := range c.KVHeads {
 		k := row[(c.Heads+h)*d : (c.Heads+h+1)*d]
-		f.norm(k, k, w.kNorm)
+		if w.kNorm != nil {
+			f.norm(k, k, w.kNorm)
+		}
 		rotate(k, cos, sin)
 		copy(f.tile(page, l, 0, h)[in:in+d], k)
 		copy(f.tile(page, l, 1, h)[in:in+d], row[(c.Heads+c.KVHeads+h)*d:])

@@ -34,16 +34,7 @@ func newTrio(t testing.TB, name string, cfg Config) *Executor {
 	}
 	defer k.Close()
 	cfg.Vocab = trioVocab
-	e, err := New(cfg, k)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := e.Shutdown(); err != nil {
-			t.Error(err)
-		}
-	})
-	return e
+	return started(t, cfg, k)
 }
 
 // run launches a batch and waits for it.

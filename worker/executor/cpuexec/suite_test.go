@@ -15,6 +15,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestSuite(t *testing.T) {
 	trio := func(t *testing.T, c Config) *Executor { return newTrio(t, "tiny-s", c) }
 	odd := func(t *testing.T, c Config) *Executor { return newOdd(t, c) }
+	family := func(name string) func(*testing.T, Config) *Executor {
+		return func(t *testing.T, c Config) *Executor { return newOddFamily(t, name, c) }
+	}
 	tests := []struct {
 		name    string
 		open    func(*testing.T, Config) *Executor
@@ -25,6 +28,8 @@ func TestSuite(t *testing.T) {
 		{"tiny-s with helpers", trio, 3, bestKernels()},
 		{"odd sizes", odd, 1, bestKernels()},
 		{"plain kernels", odd, 2, goKernels()},
+		{"biases", family("qwen2"), 1, bestKernels()},
+		{"scaled rotation", family("llama3"), 1, goKernels()},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {

@@ -2,6 +2,7 @@ package cpuexec
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/tokenrouter/tokenrouter/worker/model"
 )
@@ -19,7 +20,8 @@ type weights struct {
 type layer struct {
 	attnNorm     []float32 // [C]
 	qkv          matrix    // [(Hq+2Hk)·D, C]
-	qNorm, kNorm []float32 // [D]
+	qkvBias      []float32 // [(Hq+2Hk)·D], nil if the family has none
+	qNorm, kNorm []float32 // [D], nil if the family has none
 	out          matrix    // [C, Hq·D]
 	ffnNorm      []float32 // [C]
 	gateUp       matrix    // [2F, C]
@@ -67,7 +69,7 @@ func (l *loader) vector(names ...string) []float32 {
 // loadWeights converts a checkpoint that Check has accepted.
 func loadWeights(k *model.Checkpoint, vocab int) (*weights, error) {
 	c := &k.Config
-	if c.Architecture != model.Qwen3 {
+	if !slices.Contains(model.Architectures(), c.Architecture) {
 		return nil, fmt.Errorf("%w: architecture %s on the CPU", model.ErrUnsupported, c.Architecture)
 	}
 	l := &loader{from: k}
@@ -82,12 +84,17 @@ func loadWeights(k *model.Checkpoint, vocab int) (*weights, error) {
 		w.layers[i] = layer{
 			attnNorm: l.vector(p + "input_layernorm.weight"),
 			qkv:      l.matrix(c.Hidden, p+"self_attn.q_proj.weight", p+"self_attn.k_proj.weight", p+"self_attn.v_proj.weight"),
-			qNorm:    l.vector(p + "self_attn.q_norm.weight"),
-			kNorm:    l.vector(p + "self_attn.k_norm.weight"),
 			out:      l.matrix(q, p+"self_attn.o_proj.weight"),
 			ffnNorm:  l.vector(p + "post_attention_layernorm.weight"),
 			gateUp:   l.matrix(c.Hidden, p+"mlp.gate_proj.weight", p+"mlp.up_proj.weight"),
 			down:     l.matrix(c.FFN, p+"mlp.down_proj.weight"),
+		}
+		if c.QKVBias() {
+			w.layers[i].qkvBias = l.vector(p+"self_attn.q_proj.bias", p+"self_attn.k_proj.bias", p+"self_attn.v_proj.bias")
+		}
+		if c.QKNorm() {
+			w.layers[i].qNorm = l.vector(p + "self_attn.q_norm.weight")
+			w.layers[i].kNorm = l.vector(p + "self_attn.k_norm.weight")
 		}
 	}
 	w.head = w.embed

@@ -1,0 +1,122 @@
+package model
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// fields is a JSON object with exact-case keys. The first error sticks, so that
+// a caller reads all fields and checks once.
+type fields struct {
+	file string
+	raw  map[string]json.RawMessage
+	err  error
+}
+
+func parseFields(file string, data []byte) (*fields, error) {
+	f := &fields{file: file}
+	if err := json.Unmarshal(data, &f.raw); err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", file, ErrCorrupt, err)
+	}
+	return f, nil
+}
+
+// has reports whether a field is present and not null.
+func (f *fields) has(name string) bool {
+	v, ok := f.raw[name]
+	return ok && string(v) != "null"
+}
+
+func (f *fields) fail(kind error, name, expected string) {
+	if f.err == nil {
+		found := string(f.raw[name])
+		if len(found) > 80 {
+			found = found[:80] + "..."
+		}
+		if found == "" {
+			found = "nothing"
+		}
+		f.err = fmt.Errorf("%s: %w: %s: expected %s, found %s", f.file, kind, name, expected, found)
+	}
+}
+
+// get decodes a field that must be present, or reports false.
+func (f *fields) get(name, expected string, v any) bool {
+	if !f.has(name) || json.Unmarshal(f.raw[name], v) != nil {
+		f.fail(ErrCorrupt, name, expected)
+		return false
+	}
+	return true
+}
+
+// integer reads a required integer in [1, limit].
+func (f *fields) integer(name string, limit int) int {
+	expected := fmt.Sprintf("an integer from 1 to %d", limit)
+	var n int
+	if f.get(name, expected, &n) && (n < 1 || n > limit) {
+		f.fail(ErrCorrupt, name, expected)
+	}
+	return n
+}
+
+// number reads a required number in (0, limit].
+func (f *fields) number(name string, limit float64) float64 {
+	expected := fmt.Sprintf("a number above 0, at most %g", limit)
+	var x float64
+	if f.get(name, expected, &x) && !(x > 0 && x <= limit) {
+		f.fail(ErrCorrupt, name, expected)
+	}
+	return x
+}
+
+// flag reads an optional boolean.
+func (f *fields) flag(name string) bool {
+	var b bool
+	if f.has(name) {
+		f.get(name, "true or false", &b)
+	}
+	return b
+}
+
+// only refuses a field that is present with any value but the given ones.
+func (f *fields) only(name string, values ...string) {
+	if !f.has(name) {
+		return
+	}
+	for _, v := range values {
+		if string(f.raw[name]) == v {
+			return
+		}
+	}
+	expected := "nothing"
+	if len(values) > 0 {
+		expected = values[0]
+	}
+	f.fail(ErrUnsupported, name, expected)
+}
+
+// ids reads an optional id or list of at most 64 ids below vocab.
+func (f *fields) ids(name string, vocab int) []int32 {
+	if !f.has(name) {
+		return nil
+	}
+	expected := fmt.Sprintf("an id below %d or a list of at most 64", vocab)
+	var out []int32
+	var one int32
+	if json.Unmarshal(f.raw[name], &one) == nil {
+		out = []int32{one}
+	} else if !f.get(name, expected, &out) {
+		return nil
+	}
+	if len(out) > 64 {
+		f.fail(ErrCorrupt, name, expected)
+		return nil
+	}
+	for _, id := range out {
+		if id < 0 || int(id) >= vocab {
+			f.fail(ErrCorrupt, name, expected)
+			return nil
+		}
+	}
+	return out
+}
