@@ -23,7 +23,7 @@ type Node struct {
 }
 
 // errNotReady is what /readyz says until the first token can be made.
-var errNotReady = errors.New("the replicas are starting")
+var errNotReady = errors.New("the replicas and their links are starting")
 
 // New loads and checks everything and opens the public listener, so that a port
 // in use is an error here. It starts nothing.
@@ -39,10 +39,18 @@ func New(cfg Config) (_ *Node, err error) {
 			err = errors.Join(err, n.engine.Close())
 		}
 	}()
+	if n.listener, err = listen(cfg.Listen); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.listener.Close())
+		}
+	}()
 	n.gateway, err = gateway.New(gateway.Config{
 		Deployments: n.engine.Served(), MaxInFlight: cfg.MaxQueue,
 		AllowOrigins: cfg.AllowOrigins, AllowHosts: cfg.AllowHosts,
-		Metrics: metrics, ServeMetrics: true, Logger: cfg.Logger, DrainTimeout: cfg.DrainTimeout,
+		Metrics: metrics, ServeMetrics: private(n.listener.Addr()), Logger: cfg.Logger, DrainTimeout: cfg.DrainTimeout,
 		Ready: func() error {
 			select {
 			case <-n.engine.Ready():
@@ -55,14 +63,26 @@ func New(cfg Config) (_ *Node, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Listen == "" {
-		n.listener = memconn.Listen()
-		return n, nil
+	return n, nil
+}
+
+// listen opens the public listener, in memory if there is no address.
+func listen(address string) (net.Listener, error) {
+	if address == "" {
+		return memconn.Listen(), nil
 	}
-	if n.listener, err = net.Listen("tcp", cfg.Listen); err != nil {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
-	return n, nil
+	return l, nil
+}
+
+// private says that only this machine reaches the address. Elsewhere the public
+// port has no metrics: they name models and tell how much they are used.
+func private(a net.Addr) bool {
+	tcp, ok := a.(*net.TCPAddr)
+	return !ok || tcp.IP.IsLoopback()
 }
 
 // Addr is the public listener's address.
