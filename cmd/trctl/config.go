@@ -22,11 +22,33 @@ const maxConfigBytes = 1 << 20
 // settings is everything that a process is started with.
 type settings struct {
 	node.Config
-	LogLevel slog.Level
+	// LogLevel is nil when nobody has chosen one.
+	LogLevel *slog.Level
+}
+
+// logLevel is the level of the process's log. A terminal shows what was announced
+// and what goes wrong; a file or a collector also gets a line for each request.
+func (s *settings) logLevel(terminal bool) slog.Level {
+	switch {
+	case s.LogLevel != nil:
+		return *s.LogLevel
+	case terminal:
+		return slog.LevelWarn
+	}
+	return slog.LevelInfo
+}
+
+// setLogLevel reads the name of a level.
+func (s *settings) setLogLevel(name string) error {
+	s.LogLevel = new(slog.Level)
+	if err := s.LogLevel.UnmarshalText([]byte(name)); err != nil {
+		return fmt.Errorf("%q is not one of debug, info, warn, error", name)
+	}
+	return nil
 }
 
 func defaultSettings() settings {
-	return settings{Config: node.Defaults(), LogLevel: slog.LevelInfo}
+	return settings{Config: node.Defaults()}
 }
 
 // fileConfig is the YAML file. A key that is absent keeps its default.
@@ -118,8 +140,8 @@ func parseConfig(text []byte, dir string, s *settings) error {
 	overwrite(&s.Workers, f.Workers)
 	overwrite(&s.DrainTimeout, f.DrainTimeout)
 	if f.LogLevel != nil {
-		if err := s.LogLevel.UnmarshalText([]byte(*f.LogLevel)); err != nil {
-			return fmt.Errorf("log_level: %q is not one of debug, info, warn, error", *f.LogLevel)
+		if err := s.setLogLevel(*f.LogLevel); err != nil {
+			return fmt.Errorf("log_level: %w", err)
 		}
 	}
 	if f.Models != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"io/fs"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -58,7 +59,8 @@ func TestParseConfig(t *testing.T) {
 		{"empty", "", func(*settings) {}},
 		{"only a comment", "# nothing\n", func(*settings) {}},
 		{"scalars", "listen: ':1'\ndrain_timeout: 1m\nlog_level: debug\nworkers: 2\n", func(s *settings) {
-			s.Listen, s.DrainTimeout, s.LogLevel, s.Workers = ":1", time.Minute, -4, 2
+			debug := slog.LevelDebug
+			s.Listen, s.DrainTimeout, s.LogLevel, s.Workers = ":1", time.Minute, &debug, 2
 		}},
 		{"models alone make a deployment", "models: [{name: a, dir: d}, {name: b, dir: /e, threshold: 4, longest_wait: 30ms}]", func(s *settings) {
 			s.Models = []node.Model{{Name: "a", Dir: "/etc/d", Threshold: 1}, {Name: "b", Dir: "/e", Threshold: 4, LongestWait: 30 * time.Millisecond}}
@@ -162,5 +164,18 @@ func TestEdits(t *testing.T) {
 		if got, want := edits(a, b), slow(a, b); got != want {
 			t.Fatalf("edits(%q, %q) = %d, want %d", a, b, got, want)
 		}
+	}
+}
+
+func TestLogLevel(t *testing.T) {
+	s := defaultSettings()
+	if s.logLevel(true) != slog.LevelWarn || s.logLevel(false) != slog.LevelInfo {
+		t.Errorf("defaults: %v, %v", s.logLevel(true), s.logLevel(false))
+	}
+	if err := s.setLogLevel("debug"); err != nil || s.logLevel(true) != slog.LevelDebug || s.logLevel(false) != slog.LevelDebug {
+		t.Errorf("chosen: %v, %v", s.logLevel(true), err)
+	}
+	if err := s.setLogLevel("loud"); err == nil {
+		t.Error("loud was taken for a level")
 	}
 }

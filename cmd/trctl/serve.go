@@ -26,6 +26,7 @@ type nodeFlags struct {
 	Models         []string   `placeholder:"MODEL" help:"Models, the entry model first: names of embedded models (tiny-s, tiny-m, tiny-l) or checkpoint directories."`
 	Policy         *string    `placeholder:"NAME" help:"Routing policy of the deployment: ${policies} (r-stitch)."`
 	Threshold      *float64   `placeholder:"T" help:"Threshold of the routing policy; for random the probability."`
+	Trace          *string    `placeholder:"LIST" help:"Decisions of the policy trace: POSITION[@MODEL] DESTINATION keep|drop, …"`
 	Weights        []float64  `placeholder:"W" help:"Shares of the models under the policy me, one each (equal)."`
 	PageSize       *int       `placeholder:"N" help:"Token slots in a page of keys and values (64)."`
 	KVTokens       *int       `name:"kv-tokens" env:"TRCTL_KV_TOKENS" placeholder:"N" help:"Token slots of each model's pool (131072)."`
@@ -40,7 +41,7 @@ type serveCmd struct {
 	Name         *string        `placeholder:"NAME" help:"Name under which clients ask for the models together (tiny, or default)."`
 	Listen       *string        `placeholder:"ADDR" help:"Address of the public endpoint (127.0.0.1:8000)."`
 	DrainTimeout *time.Duration `placeholder:"D" help:"How long requests in flight may take to end after a stop (10s)."`
-	LogLevel     *string        `placeholder:"LEVEL" help:"debug, info, warn or error (info)."`
+	LogLevel     *string        `placeholder:"LEVEL" help:"debug, info, warn or error (warn on a terminal, else info)."`
 }
 
 // Run serves until a signal or until the node fails.
@@ -49,7 +50,7 @@ func (s *serveCmd) Run(ctx context.Context, p process) error {
 	if err != nil {
 		return err
 	}
-	set.Logger = slog.New(slog.NewTextHandler(p.err, &slog.HandlerOptions{Level: set.LogLevel}))
+	set.Logger = slog.New(slog.NewTextHandler(p.err, &slog.HandlerOptions{Level: set.logLevel(isTerminal(p.err))}))
 	ctx, stop := untilSignal(ctx)
 	defer stop()
 	return withNode(ctx, set.Config, func(ctx context.Context, n *node.Node) error {
@@ -71,8 +72,8 @@ func (s *serveCmd) settings() (settings, error) {
 	overwrite(&set.Listen, s.Listen)
 	overwrite(&set.DrainTimeout, s.DrainTimeout)
 	if s.LogLevel != nil {
-		if err := set.LogLevel.UnmarshalText([]byte(*s.LogLevel)); err != nil {
-			return set, usagef("--log-level: %q is not one of debug, info, warn, error", *s.LogLevel)
+		if err := set.setLogLevel(*s.LogLevel); err != nil {
+			return set, usagef("--log-level: %w", err)
 		}
 	}
 	if err := s.apply(&set.Config); err != nil {
@@ -146,11 +147,11 @@ func (f *nodeFlags) apply(c *node.Config) error {
 }
 
 func (f *nodeFlags) applyPolicy(c *node.Config) error {
-	if f.Policy == nil && f.Threshold == nil && f.Weights == nil {
+	if f.Policy == nil && f.Threshold == nil && f.Weights == nil && f.Trace == nil {
 		return nil
 	}
 	if len(c.Deployments) != 1 {
-		return usagef("--policy, --threshold and --weights need exactly one deployment of two or more models; there are %d", len(c.Deployments))
+		return usagef("--policy, --threshold, --weights and --trace need exactly one deployment of two or more models; there are %d", len(c.Deployments))
 	}
 	policy := &c.Deployments[0].Policy
 	if f.Policy != nil && *f.Policy != policy.Name {
@@ -162,6 +163,7 @@ func (f *nodeFlags) applyPolicy(c *node.Config) error {
 	if f.Weights != nil {
 		policy.Weights = f.Weights
 	}
+	overwrite(&policy.Trace, f.Trace)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"log/slog"
 	"net"
 	"reflect"
 	"strings"
@@ -35,7 +36,8 @@ func TestServeSettings(t *testing.T) {
 	}{
 		{"nothing", nil, func(*settings) {}},
 		{"scalars", []string{"--listen=:1", "--page-size=16", "--kv-tokens=4096", "--workers=1", "--log-level=error", "--drain-timeout=2s"}, func(s *settings) {
-			s.Listen, s.PageSize, s.KVTokens, s.Workers, s.LogLevel, s.DrainTimeout = ":1", 16, 4096, 1, 8, 2*time.Second
+			level := slog.LevelError
+			s.Listen, s.PageSize, s.KVTokens, s.Workers, s.LogLevel, s.DrainTimeout = ":1", 16, 4096, 1, &level, 2*time.Second
 		}},
 		{"one threshold for all", []string{"--batch-threshold=3", "--longest-wait=20ms"}, func(s *settings) {
 			for i := range s.Models {
@@ -51,6 +53,9 @@ func TestServeSettings(t *testing.T) {
 		{"same policy keeps its threshold", []string{"--policy=r-stitch"}, func(*settings) {}},
 		{"threshold", []string{"--policy=random", "--threshold=0.5"}, func(s *settings) {
 			s.Deployments[0].Policy = node.Policy{Name: "random", Threshold: &half}
+		}},
+		{"a recorded run", []string{"--policy=trace", "--trace=0 1 drop, 3@1 0 keep"}, func(s *settings) {
+			s.Deployments[0].Policy = node.Policy{Name: "trace", Trace: "0 1 drop, 3@1 0 keep"}
 		}},
 		{"embedded models", []string{"--models=tiny-s,tiny-m"}, func(s *settings) {
 			s.Models[1].Name = "tiny-m"
