@@ -1,7 +1,9 @@
 package gateway
 
 import (
+	"context"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -47,7 +49,13 @@ func start(t *testing.T, change func(*Config), entries ...session.Entry) *fixtur
 		t.Fatal(err)
 	}
 	f.Gateway = g
-	f.server = httptest.NewServer(g.Handler())
+	f.server = httptest.NewUnstartedServer(g.Handler())
+	// Small buffers in the kernel, so that clients which do not read are felt soon.
+	f.server.Config.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		_ = c.(*net.TCPConn).SetWriteBuffer(64 << 10)
+		return ctx
+	}
+	f.server.Start()
 	t.Cleanup(func() {
 		f.server.CloseClientConnections()
 		f.server.Close()

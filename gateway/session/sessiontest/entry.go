@@ -77,8 +77,10 @@ type Entry struct {
 
 	// Active counts streams whose context has not ended.
 	Active atomic.Int64
-	mu     sync.Mutex
-	seen   []generate.Request
+	// Sent counts tokens that were read from streams.
+	Sent atomic.Int64
+	mu   sync.Mutex
+	seen []generate.Request
 }
 
 // Name implements session.Entry.
@@ -169,6 +171,7 @@ func (s *stream) Next() (*generate.Event, error) {
 			t.Bytes, t.Logprob, t.Top = nil, 0, nil
 		}
 		e.Kind, e.Base, e.Tokens = generate.EventTokens, int32(at), []generate.TokenEvent{t}
+		s.f.Sent.Add(1)
 		e.Turn, e.Owner, e.State = true, t.Model, []byte{byte(at + 1)}
 		s.position++
 	case at == limit:
