@@ -81,9 +81,9 @@ const lowestLogprob = -9999
 
 func (s *Subservice) addLogprob(t *generate.TokenEvent, lp *handoff.Logprob) {
 	t.Logprob = max(lp.Logprob, lowestLogprob)
-	t.Bytes = s.cfg.Tokenizer.TokenBytes(t.ID)
+	t.Bytes = s.words.TokenBytes(t.ID)
 	for _, e := range lp.Top {
-		b := s.cfg.Tokenizer.TokenBytes(e.ID)
+		b := s.words.TokenBytes(e.ID)
 		t.Top = append(t.Top, generate.TopLogprob{ID: e.ID, Logprob: max(e.Logprob, lowestLogprob), Text: string(b), Bytes: b})
 	}
 }

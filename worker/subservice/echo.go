@@ -5,12 +5,11 @@ import (
 	"github.com/tokenrouter/tokenrouter/api/handoff"
 	"github.com/tokenrouter/tokenrouter/worker/scheduler"
 	"github.com/tokenrouter/tokenrouter/worker/step"
-	"github.com/tokenrouter/tokenrouter/worker/tokenizer"
 )
 
 // echo is what the entry keeps for a request that wants its prompt back.
 type echo struct {
-	decoder *tokenizer.Decoder
+	decoder Decoder
 	// told is the number of prompt tokens reported so far.
 	told int
 }
@@ -41,7 +40,7 @@ func (s *Subservice) startEcho(q *sequence) {
 func (s *Subservice) promptToken(q *sequence, id int32) generate.TokenEvent {
 	t := generate.TokenEvent{ID: id, Text: q.entry.echo.decoder.Next(id)}
 	if q.scored() {
-		t.Bytes = s.cfg.Tokenizer.TokenBytes(id)
+		t.Bytes = s.words.TokenBytes(id)
 	}
 	return t
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/tokenrouter/tokenrouter/api/generate"
 	"github.com/tokenrouter/tokenrouter/api/sampling"
 	"github.com/tokenrouter/tokenrouter/policies"
-	"github.com/tokenrouter/tokenrouter/worker/tokenizer"
 	"github.com/tokenrouter/tokenrouter/worker/tokenizer/chat"
 )
 
@@ -44,7 +43,7 @@ func (s *Subservice) prepare(req *generate.Request) (*submission, *generate.Erro
 	params.MinTokens = min(params.MinTokens, params.MaxTokens)
 	q := &sequence{
 		id: req.ID, epoch: req.Epoch, dep: dep, params: params, ids: prompt, age: time.Now().UnixNano(),
-		entry: &entryState{stream: newStream(), decoder: s.cfg.Tokenizer.NewDecoder(true)},
+		entry: &entryState{stream: newStream(), decoder: s.words.NewDecoder(true)},
 	}
 	q.q = policies.Req{ID: q.id, Self: dep.Self, From: policies.Client, Owner: dep.Self, PromptLen: len(prompt), Sampling: &q.params}
 	sub := &submission{q: q, owner: dep.Self, reply: make(chan *generate.Error, 1)}
@@ -55,7 +54,7 @@ func (s *Subservice) prepare(req *generate.Request) (*submission, *generate.Erro
 	}
 	copy(q.salt[:], req.Salt)
 	if req.Echo {
-		q.entry.echo = &echo{decoder: s.cfg.Tokenizer.NewDecoder(false)}
+		q.entry.echo = &echo{decoder: s.words.NewDecoder(false)}
 	}
 	cfg := q.seqConfig()
 	if err := cfg.Check(&s.info); err != nil {
@@ -101,7 +100,10 @@ func (s *Subservice) promptIDs(req *generate.Request) ([]int32, *generate.Error)
 	case req.PromptIDs != nil:
 		ids = slices.Clone(req.PromptIDs)
 	default:
-		ids = s.cfg.Tokenizer.Encode(nil, req.Prompt, tokenizer.EncodeOptions{Special: true, Added: true})
+		var err error
+		if ids, err = s.words.Encode(req.Prompt); err != nil {
+			return nil, &generate.Error{Code: generate.CodeInvalid, Message: err.Error(), Param: "prompt"}
+		}
 	}
 	if len(ids) == 0 {
 		return nil, &generate.Error{Code: generate.CodeInvalid, Message: "the prompt is empty", Param: promptParam(req)}
@@ -116,6 +118,9 @@ func (s *Subservice) promptIDs(req *generate.Request) ([]int32, *generate.Error)
 }
 
 func (s *Subservice) chatIDs(req *generate.Request) ([]int32, *generate.Error) {
+	if s.cfg.Tokenizer == nil {
+		return nil, &generate.Error{Code: generate.CodeInvalid, Message: "the model has no tokenizer and so no chat; use /v1/completions with a list of token ids", Param: "messages"}
+	}
 	if s.cfg.Template == nil {
 		return nil, &generate.Error{Code: generate.CodeInvalid, Message: "the model has no chat template; use /v1/completions", Param: "messages"}
 	}

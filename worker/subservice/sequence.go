@@ -10,7 +10,6 @@ import (
 	"github.com/tokenrouter/tokenrouter/worker/executor"
 	"github.com/tokenrouter/tokenrouter/worker/scheduler"
 	"github.com/tokenrouter/tokenrouter/worker/step"
-	"github.com/tokenrouter/tokenrouter/worker/tokenizer"
 )
 
 // sequence is a request as this replica knows it. The decode loop owns it.
@@ -58,7 +57,7 @@ type sequence struct {
 // entryState is what only the entry of a request keeps.
 type entryState struct {
 	stream  *stream
-	decoder *tokenizer.Decoder
+	decoder Decoder
 	echo    *echo // nil unless the prompt is wanted back
 	// held says that the gateway is behind and the sequence waits for it, parked.
 	held bool

@@ -37,8 +37,11 @@ type Config struct {
 	// Replica is this replica's name, unique in the cluster; Model the served name.
 	Replica, Model string
 	Executor       executor.Executor
-	Tokenizer      *tokenizer.Tokenizer
-	Template       *chat.Template
+	// Tokenizer and Template may be nil: without a template there is no chat, and
+	// without a tokenizer Vocabulary is needed instead.
+	Tokenizer  *tokenizer.Tokenizer
+	Template   *chat.Template
+	Vocabulary Vocabulary
 	// StopIDs end an answer (the checkpoint's eos ids).
 	StopIDs     []int32
 	Deployments []Deployment
@@ -71,6 +74,8 @@ type Subservice struct {
 	in   *inbox
 	// start is the zero of the scheduler's time.
 	start time.Time
+	// words is the configuration's Vocabulary, or that of its Tokenizer.
+	words Vocabulary
 
 	// Owned by the decode loop from here on.
 	sched       *scheduler.Scheduler
@@ -110,6 +115,13 @@ func New(cfg Config) (*Subservice, error) {
 	if cfg.Replica == "" || len(cfg.Replica) > handoff.MaxName {
 		return nil, fmt.Errorf("sub-service: replica name %q must have 1 to %d bytes", cfg.Replica, handoff.MaxName)
 	}
+	words := cfg.Vocabulary
+	switch {
+	case words == nil && cfg.Tokenizer == nil:
+		return nil, fmt.Errorf("sub-service %s: it has neither a tokenizer nor a vocabulary", cfg.Replica)
+	case words == nil:
+		words = tokenized{cfg.Tokenizer}
+	}
 	if cfg.CollaboratorWait == 0 {
 		cfg.CollaboratorWait = 10 * time.Second
 	}
@@ -123,7 +135,7 @@ func New(cfg Config) (*Subservice, error) {
 	}
 	s := &Subservice{
 		cfg: cfg, log: cfg.Logger.With("replica", cfg.Replica), exec: cfg.Executor, info: info,
-		pool: pool, in: newInbox(), start: time.Now(), sched: sched,
+		pool: pool, words: words, in: newInbox(), start: time.Now(), sched: sched,
 		deployments: map[string]*deployment{}, seqs: map[uint64]*sequence{},
 		ended: newTombstones(maxTombstones), links: map[string]*peer.Link{}, lost: map[uint64]*sequence{},
 	}
