@@ -123,6 +123,10 @@ func TestQkvpost(t *testing.T) {
 		d := c.d
 		r := newRig(t, d)
 		const tokens, pages, maxPos, theta = 5, 4, 300, 1e6
+		inverse := make([]float64, d.HeadDim/2)
+		for i := range inverse {
+			inverse[i] = math.Pow(theta, -float64(i)/float64(len(inverse)))
+		}
 		heads := d.Heads + 2*d.KVHeads
 		qkv := cudatest.Normals(6, tokens*heads*d.HeadDim)
 		bias := cudatest.BF16s(7, heads*d.HeadDim, 0.5)
@@ -132,7 +136,7 @@ func TestQkvpost(t *testing.T) {
 		cacheLen := pages * 2 * d.KVHeads * d.PageSize * d.HeadDim
 		p := kernels.QkvpostParams{
 			Head: r.head(kernels.StepHead{Tokens: tokens}), QKV: cudatest.Put(t, r.Device, qkv),
-			Rope: cudatest.Put(t, r.Device, kernels.RopeTable(maxPos, d.HeadDim, theta)), Pos: cudatest.Put(t, r.Device, pos),
+			Rope: cudatest.Put(t, r.Device, kernels.RopeTable(maxPos, inverse)), Pos: cudatest.Put(t, r.Device, pos),
 			Slots: cudatest.Put(t, r.Device, slots), Q: cudatest.Make[uint16](t, r.Device, tokens*d.Heads*d.HeadDim),
 			Cache: cudatest.Make[uint16](t, r.Device, cacheLen), Eps: 1e-6,
 		}

@@ -188,7 +188,7 @@ func (e *Executor) loadWeights(ctx context.Context, src Source) error {
 			return err
 		}
 	}
-	if err := writeFloats(dev, e.w.rope, kernels.RopeTable(e.cfg.MaxContext, e.model.HeadDim, e.model.RopeTheta)); err != nil {
+	if err := writeFloats(dev, e.w.rope, kernels.RopeTable(e.cfg.MaxContext, e.model.InvFreq())); err != nil {
 		return err
 	}
 	if e.cfg.Router != nil {
