@@ -6,6 +6,7 @@ GOVULNCHECK=golang.org/x/vuln/cmd/govulncheck@v1.9.0
 tools() {
   need go golang
   need gcc gcc
+  need g++ g++
   need curl curl
   need python3 python3
   need node nodejs
@@ -16,14 +17,29 @@ tools() {
   node --version
 }
 
-# A build from an empty cache prints nothing but download lines.
-build() {
-  GOCACHE=$work/cold go build -o "$work/trctl" ./cmd/trctl 2>"$work/build.err"
-  grep -v '^go: \(downloading\|finding\|extracting\) ' "$work/build.err" && { echo "the build is not silent"; return 1; }
-  CGO_ENABLED=0 go build -o "$work/trctl-nocgo" ./cmd/trctl
-  "$work/trctl" version
-  "$work/trctl-nocgo" version
+# silent COMMAND…: fails if the command prints more than download lines.
+silent() {
+  "$@" 2>&1 | tee "$work/said"
+  ! grep -v '^go: \(downloading\|finding\|extracting\) ' "$work/said" || { echo "not silent: $*"; return 1; }
 }
+
+# A build from an empty cache prints nothing but download lines, in every way that
+# the documents show.
+build() {
+  GOCACHE=$work/cold silent go build -o "$work/trctl" ./cmd/trctl
+  GOCACHE=$work/cold with_nvml silent go build -tags nvml -o "$work/trctl-nvml" ./cmd/trctl
+  rm -rf "$work/cold"
+  CGO_ENABLED=0 silent go build -o "$work/trctl-nocgo" ./cmd/trctl
+  local binary
+  for binary in trctl trctl-nvml trctl-nocgo; do
+    "$work/$binary" version
+    "$work/$binary" doctor --cache "$work/no-cubins"
+  done
+  go mod verify
+}
+
+# with_nvml COMMAND…: in the environment for builds with NVML.
+with_nvml() { CGO_CFLAGS="-g -O2 -Wno-deprecated-declarations" "$@"; }
 
 format() {
   local unformatted
@@ -35,10 +51,14 @@ format() {
 vet() {
   go vet ./...
   CGO_ENABLED=0 go vet ./...
+  with_nvml go vet -tags nvml ./cuda/inventory ./internal/doctor
   (cd test/sdk/go && go vet ./...)
 }
 
-static_check() { go run "$STATICCHECK" ./...; }
+static_check() {
+  go run "$STATICCHECK" ./...
+  with_nvml go run "$STATICCHECK" -tags nvml ./cuda/inventory ./internal/doctor
+}
 
 # The database of govulncheck may be out of reach; everything else is a finding.
 vulnerabilities() {
@@ -54,7 +74,16 @@ vulnerabilities() {
   return 1
 }
 
-tests() { go test -race -shuffle=on ./...; }
+# Everything under the race detector, the long ones in their short form, and these
+# again at full length without it: emulated kernels, the matrix of batches, cut streams.
+tests() {
+  go test -race -short -shuffle=on ./...
+  local long
+  long=$(git grep -l 'testing\.Short()' -- '*_test.go' | xargs -n 1 dirname | sort -u | sed 's|^|./|')
+  # shellcheck disable=SC2086
+  go test -shuffle=on $long
+  with_nvml go test -tags nvml -shuffle=on ./cuda/inventory ./internal/doctor
+}
 
 # Every kernel compiles for both architectures with the compilers of both CUDA
 # releases, without spills and within its register limit (a test of the package).
