@@ -377,3 +377,46 @@ func TestCloseEndsRequests(t *testing.T) {
 		}
 	}
 }
+
+// TestPausedCallers has callers that stop in the middle of their loop. Others
+// must get their answers, and the paused ones theirs once they go on.
+func TestPausedCallers(t *testing.T) {
+	e := start(t, nil)
+	r := questions(1, 900)[0]
+	r.IgnoreEOS = true
+	hold := make(chan struct{})
+	var paused, waiting sync.WaitGroup
+	texts := make([]string, 20)
+	for i := range texts {
+		waiting.Add(1)
+		paused.Go(func() {
+			n := 0
+			for tok, err := range e.Generate(t.Context(), r) {
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				texts[i] += tok.Text
+				if n++; n == 5 {
+					waiting.Done()
+					<-hold
+				}
+			}
+		})
+	}
+	waiting.Wait()
+	quick := answers(t, e, questions(5, 100), 5, nil)
+	for _, a := range quick {
+		if a[0].End.Completion == 0 {
+			t.Error("an empty answer")
+		}
+	}
+	close(hold)
+	paused.Wait()
+	for i := range texts {
+		if texts[i] != texts[0] || len(texts[i]) < 500 {
+			t.Errorf("caller %d: %d bytes", i, len(texts[i]))
+		}
+	}
+	awaitIdle(t, e)
+}

@@ -129,11 +129,12 @@ func (a *answering) run(ctx context.Context, sessions []*session.Session) error 
 		case <-a.e.closing:
 			return ErrClosed
 		}
-		for _, ev := range feed.Take() {
-			if err := a.take(&ev); err != nil {
+		events := feed.Take()
+		for i := range events {
+			if err := a.take(&events[i]); err != nil {
 				return err
 			}
-			if ev.Done {
+			if events[i].Done {
 				running--
 			}
 		}

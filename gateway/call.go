@@ -99,8 +99,9 @@ func (c *call) deliver(ctx context.Context, out output) error {
 	for c.running > 0 {
 		select {
 		case <-c.feed.Ready():
-			for _, e := range c.feed.Take() {
-				if err := c.take(&e, out); err != nil {
+			events := c.feed.Take()
+			for i := range events {
+				if err := c.take(&events[i], out); err != nil {
 					return err
 				}
 			}

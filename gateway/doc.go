@@ -2,13 +2,9 @@
 // sub-services. It is the only package that knows echo.
 //
 // A gateway is stateless apart from the requests in flight and holds no model
-// files. For each request it validates, picks an entry replica, opens a Generate
-// stream to it, and sends the committed tokens on to the client.
-//
-// It is also the fence of every request (see ledger.go): it mints the epochs,
-// accepts a token only for the current epoch and at the next position, and
-// nothing else reaches the client. When an entry is lost it re-submits the
-// request, with what was committed, to another replica; the client sees a pause.
+// files. For each request it validates, has package session compute the answers,
+// and sends the committed tokens on to the client. When an entry is lost the
+// session moves the request to another; the client sees a pause.
 //
 //	client      gateway                 entry 1          entry 2
 //	  | POST      |                        |                |
@@ -22,6 +18,25 @@
 //	  |<- 3 4 ----|<-- tokens 3..4 -------------------------|
 //	  |<- [DONE] -|<-- finish ------------------------------|
 //
-// The status line leaves only after the entry has admitted the request, so
+// The status line leaves only after the entries have admitted all choices, so
 // every earlier error is a JSON body with its own status.
+//
+// # Slow clients
+//
+// One goroutine writes to a client; the session's feed waits for it with at most
+// 256 tokens or 64 KiB an answer. Beyond that the gateway stops reading from the
+// entry, whose stream is then held back by HTTP/2 flow control, and the entry
+// pauses the sequence. A client that takes nothing for Config.SlowAfter is given
+// up: its entries are let go at once, and the error client_too_slow is the last
+// event of its stream, should it read on within Config.WriteTimeout.
+//
+// # Browsers
+//
+// See guardOrigin: foreign pages are kept out, by Host over loopback and by
+// Origin everywhere, unless Config.AllowOrigins names them.
+//
+// # The end of a request
+//
+// Every request leaves one log line with its cause (session.Cause), and never
+// text of a prompt or an answer.
 package gateway

@@ -52,8 +52,9 @@ type Feed struct {
 
 	mu      sync.Mutex
 	events  []Event
-	waiting []load // by session: what is in events
-	absent  int    // sessions that are not admitted yet
+	spare   []Event // what was taken last, used again
+	waiting []load  // by session: what is in events
+	absent  int     // sessions that are not admitted yet
 }
 
 // load is what an answer has in the queue.
@@ -92,21 +93,19 @@ func (f *Feed) Run(ctx context.Context) {
 func (f *Feed) Ready() <-chan struct{} { return f.ready }
 
 // Take returns what has come since the last call, in order, and lets the
-// sessions go on.
+// sessions go on. The slice is valid until the next Take; what its events hold
+// is the caller's to keep.
 func (f *Feed) Take() []Event {
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	events := f.events
-	f.events = nil
-	full := make([]bool, len(f.waiting))
+	clear(f.spare)
+	f.events, f.spare = f.spare[:0], events
 	for i := range f.waiting {
-		full[i] = f.waiting[i].full()
-		f.waiting[i] = load{}
-	}
-	f.mu.Unlock()
-	for i := range full {
-		if full[i] {
+		if f.waiting[i].full() {
 			signal(f.room[i])
 		}
+		f.waiting[i] = load{}
 	}
 	return events
 }

@@ -1,6 +1,8 @@
 package node
 
 import (
+	"encoding/json"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"strings"
@@ -109,4 +111,107 @@ func TestNullContentBesideToolCalls(t *testing.T) {
 	if resp.StatusCode != http.StatusOK {
 		t.Errorf("status %d", resp.StatusCode)
 	}
+}
+
+// reports are bodies that broke other servers, each with a text that its answer
+// must contain. Streamed and not, they must give the same text.
+func reports() []struct{ name, path, fields, want string } {
+	const text, talk = "/v1/completions", "/v1/chat/completions"
+	return []struct{ name, path, fields, want string }{
+		{"B01", text, `"prompt":"A B C D E F G","temperature":0,"max_tokens":30,"stop":["K L M N O"]`, `"finish_reason":"`},
+		{"B07", talk, `"messages":[{"role":"user","content":"Hello"}],"stop":[],"temperature":0`, `"finish_reason":"stop"`},
+		{"B11", talk, `"messages":[{"role":"user","content":"Reply only with: 🦄👩‍👩‍👧‍👦漢字"}],"temperature":0,"max_tokens":60`, `"finish_reason"`},
+		{"B17", text, `"prompt":"Answer: Yes","max_tokens":0,"echo":true,"logprobs":1`, `"token_logprobs":[null,-`},
+		{"B24", talk, `"messages":[{"role":"user","content":"What is 48 + 72 * 29?"}],"max_tokens":20`, `"completion_tokens":20`},
+		{"B26", talk, `"messages":[{"role":"user","content":""}],"max_tokens":8`, `"finish_reason"`},
+		{"B28", text, `"prompt":" ","max_tokens":4`, `"finish_reason"`},
+		{"B30", talk, `"messages":[{"role":"system","content":"A"},{"role":"system","content":"B"},{"role":"user","content":"hi"}],"max_tokens":8`, `"finish_reason"`},
+		{"B44", talk, `"messages":[{"role":"user","content":"joke"}],"seed":123,"temperature":0.8,"max_tokens":64`, `"finish_reason"`},
+		{"B48", text, `"prompt":"The capital","temperature":0.01,"top_p":0.3,"max_tokens":50,"logprobs":5`, `"top_logprobs":[{`},
+		{"B49", text, `"prompt":"correct horse","echo":true,"logprobs":1,"temperature":1,"top_k":1,"max_tokens":4`, `"text":"correct horse`},
+		{"B54", talk, `"messages":[{"role":"user","content":"one word"}],"n":3,"max_tokens":16`, `"index":2`},
+		{"bench", talk, `"messages":[{"role":"user","content":"hi"}],"max_completion_tokens":40,"ignore_eos":true,"repetition_penalty":1.0,"logprobs":null`, `"completion_tokens":40`},
+	}
+}
+
+// TestReports sends them. Answers are valid JSON, and seeds make them repeatable.
+func TestReports(t *testing.T) {
+	r := start(t, nil)
+	for _, c := range reports() {
+		t.Run(c.name, func(t *testing.T) {
+			fields := `{"model":"tiny",` + c.fields
+			if !strings.Contains(c.fields, `"seed"`) {
+				fields += `,"seed":1`
+			}
+			whole := r.raw(t, c.path, fields+`}`)
+			var body struct {
+				Choices []struct {
+					Text    string
+					Message struct{ Content string }
+				}
+			}
+			if err := json.Unmarshal([]byte(whole), &body); err != nil || !strings.Contains(whole, c.want) {
+				t.Fatalf("no %s in %s (%v)", c.want, whole, err)
+			}
+			stream := r.raw(t, c.path, fields+`,"stream":true,"stream_options":{"include_usage":true}}`)
+			texts, finishes := streamed(t, stream)
+			for i, choice := range body.Choices {
+				if want := choice.Text + choice.Message.Content; texts[i] != want {
+					t.Errorf("choice %d:\nstream %q\nbody   %q", i, texts[i], want)
+				}
+				if finishes[i] != 1 {
+					t.Errorf("choice %d has %d ends", i, finishes[i])
+				}
+			}
+			if strings.Contains(stream, "�") != strings.Contains(whole, "�") {
+				t.Error("a character was broken")
+			}
+		})
+	}
+	r.awaitIdle()
+}
+
+// raw posts a body and returns the answer's.
+func (r *running) raw(t *testing.T, path, body string) string {
+	t.Helper()
+	resp, err := http.Post(r.url+path, "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("status %d, %v: %s", resp.StatusCode, err, b)
+	}
+	return string(b)
+}
+
+// streamed joins the texts of a stream, and counts the ends, by choice.
+func streamed(t *testing.T, stream string) (texts map[int]string, finishes map[int]int) {
+	t.Helper()
+	texts, finishes = map[int]string{}, map[int]int{}
+	for line := range strings.Lines(stream) {
+		data, ok := strings.CutPrefix(line, "data: {")
+		if !ok {
+			continue
+		}
+		var chunk struct {
+			Choices []struct {
+				Index  int
+				Text   string
+				Delta  struct{ Content string }
+				Finish *string `json:"finish_reason"`
+			}
+		}
+		if err := json.Unmarshal([]byte("{"+data), &chunk); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		for _, c := range chunk.Choices {
+			texts[c.Index] += c.Text + c.Delta.Content
+			if c.Finish != nil {
+				finishes[c.Index]++
+			}
+		}
+	}
+	return texts, finishes
 }
