@@ -2,7 +2,6 @@ package model
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -199,7 +198,7 @@ func TestDamagedFamilies(t *testing.T) {
 			}
 		}
 		extra := append(slices.Clone(all), Tensor{"model.layers.0.self_attn.o_proj.bias", F32, []int{1}, make([]byte, 4)})
-		if err := open(extra); err == nil || !strings.Contains(err.Error(), fmt.Sprint("o_proj.bias")) {
+		if err := open(extra); err == nil || !strings.Contains(err.Error(), "o_proj.bias") {
 			t.Errorf("%s: extra tensor: error %v", family, err)
 		}
 		inert := append(slices.Clone(all), Tensor{"model.layers.0.self_attn.rotary_emb.inv_freq", F32, []int{2}, make([]byte, 8)})
