@@ -4,11 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tokenrouter/tokenrouter/policies"
+	"github.com/tokenrouter/tokenrouter/worker/executor/cudaexec"
 )
 
 // Config says what an engine serves.
@@ -20,8 +23,25 @@ type Config struct {
 	Deployments []Deployment
 	// PageSize is the number of token slots in a page of keys and values.
 	PageSize int
-	// KVTokens is the number of token slots of each model's pool.
+	// Device is where models run: "cuda", "cpu", or "auto" (also ""), which is cuda
+	// on a machine with a GPU that can be used.
+	Device string
+	// GPUs are the ordinals of the models' GPUs, one for all or one each; empty
+	// means GPU 0 for all. Models on one GPU share its context and its memory.
+	GPUs []int
+	// KVTokens is the number of token slots of each model's pool. 0 lets a GPU's
+	// models have as many as fit, the same for each, and is DefaultKVTokens on a CPU.
 	KVTokens int
+	// MemoryShare is the part of a GPU's memory that its models may take together;
+	// 0 means DefaultMemoryShare.
+	MemoryShare float64
+	// GPUMemory bounds, in bytes, what a GPU is taken to have; 0 asks the GPU.
+	GPUMemory int64
+	// CUDA says where the parts are that a GPU needs.
+	CUDA CUDA
+	// Progress is told how many bytes of a model's weights are on its GPU, from
+	// several goroutines. May be nil.
+	Progress func(model string, done, total int64)
 	// MaxRows bounds the sequences in a step, MaxQueue the requests that wait for admission.
 	MaxRows, MaxQueue int
 	// ChunkTokens bounds the tokens of a prefill chunk.
@@ -32,14 +52,40 @@ type Config struct {
 	Metrics *prometheus.Registry
 	// Logger may be nil.
 	Logger *slog.Logger
+
+	// openDevice opens a GPU; nil for the real one.
+	openDevice func(ordinal int) (*cudaexec.Device, error)
 }
+
+// CUDA says where the parts are that a GPU needs. Empty fields search.
+type CUDA struct {
+	// CubinDir keeps compiled kernels; empty compiles at every start.
+	CubinDir string
+	// NVRTC and CuBLASLt are libraries.
+	NVRTC, CuBLASLt string
+}
+
+// DefaultKVTokens is the size of a model's pool on a CPU, DefaultMemoryShare what
+// models may take of a GPU's memory.
+const (
+	DefaultKVTokens    = 1 << 17
+	DefaultMemoryShare = 0.9
+)
+
+// Devices lists the values of Config.Device.
+func Devices() []string { return []string{"auto", "cpu", "cuda"} }
 
 // Model is one checkpoint.
 type Model struct {
 	// Name is the served name, unique.
 	Name string
-	// Dir is the checkpoint's directory; empty means the embedded model of that name.
+	// Dir is the checkpoint's directory; empty means the embedded model of that
+	// name, or with Dummy also one of the catalogue.
 	Dir string
+	// Dummy, if set, fills the model's shape with the hash of that seed (package
+	// models/dummy) and reads no weights. Such a model has no tokenizer: its text is
+	// the ids in decimal.
+	Dummy *uint64
 	// Threshold is the batching threshold B (1 starts a step at once).
 	Threshold int
 	// LongestWait overrides Threshold; 0 means automatic.
@@ -79,7 +125,6 @@ func Defaults() Config {
 		Models:      []Model{{Name: "tiny-s", Threshold: 1}, {Name: "tiny-l", Threshold: 1}},
 		Deployments: []Deployment{{Name: "tiny", Models: []string{"tiny-s", "tiny-l"}, Policy: Policy{Name: "r-stitch", Threshold: &tau}}},
 		PageSize:    64,
-		KVTokens:    1 << 17,
 		MaxRows:     64,
 		MaxQueue:    1024,
 		ChunkTokens: 512,
@@ -134,10 +179,35 @@ func (c *Config) Validate() error {
 	for _, f := range []struct {
 		name  string
 		value int
-	}{{"page_size", c.PageSize}, {"kv_tokens", c.KVTokens}, {"max_rows", c.MaxRows}, {"max_queue", c.MaxQueue}, {"chunk_tokens", c.ChunkTokens}} {
+	}{{"page_size", c.PageSize}, {"max_rows", c.MaxRows}, {"max_queue", c.MaxQueue}, {"chunk_tokens", c.ChunkTokens}} {
 		if f.value < 1 {
 			bad(f.name, "is %d, must be at least 1", f.value)
 		}
 	}
+	c.checkDevice(bad)
 	return errors.Join(errs...)
+}
+
+// checkDevice reports faults of what says where models run.
+func (c *Config) checkDevice(bad func(field, format string, args ...any)) {
+	if c.Device != "" && !slices.Contains(Devices(), c.Device) {
+		bad("device", "%q is not one of %s", c.Device, strings.Join(Devices(), ", "))
+	}
+	if n := len(c.GPUs); n > 1 && n != len(c.Models) {
+		bad("gpus", "%d ordinals for %d models", n, len(c.Models))
+	}
+	for i, g := range c.GPUs {
+		if g < 0 || c.Device == "cpu" {
+			bad(fmt.Sprintf("gpus[%d]", i), "%d cannot be used with device %q", g, c.Device)
+		}
+	}
+	if c.KVTokens < 0 {
+		bad("kv_tokens", "is %d, must be at least 1, or 0 for automatic", c.KVTokens)
+	}
+	if c.MemoryShare < 0 || c.MemoryShare > 1 || c.MemoryShare != c.MemoryShare {
+		bad("gpu_memory_share", "is %v, must be above 0 and at most 1", c.MemoryShare)
+	}
+	if c.GPUMemory < 0 {
+		bad("gpu_memory", "is negative")
+	}
 }

@@ -19,10 +19,16 @@ import (
 
 // Engine serves requests in this process. It is safe for concurrent use.
 type Engine struct {
-	cfg        Config
-	log        *slog.Logger
-	net        *network
-	models     []*loaded
+	cfg    Config
+	log    *slog.Logger
+	net    *network
+	models []*loaded
+	gpus   *gpus
+	plan   Plan
+	// unseen says that the plan is for GPUs that need not be there; noGPU is why
+	// there is none that "auto" could take.
+	unseen     bool
+	noGPU      error
 	replicas   []*replica
 	transports []*h2.Transport
 	served     []session.Deployment
@@ -78,10 +84,7 @@ func Load(cfg Config) (_ *Engine, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	e := &Engine{cfg: cfg, log: cfg.Logger, net: newNetwork(), ready: make(chan struct{}), closing: make(chan struct{})}
-	if e.log == nil {
-		e.log = slog.New(slog.DiscardHandler)
-	}
+	e := newEngine(cfg)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, e.release())
@@ -93,6 +96,9 @@ func Load(cfg Config) (_ *Engine, err error) {
 			return nil, err
 		}
 		e.models = append(e.models, l)
+	}
+	if err := e.placeModels(); err != nil {
+		return nil, err
 	}
 	if err := e.addReplicas(); err != nil {
 		return nil, err
@@ -116,6 +122,19 @@ func Load(cfg Config) (_ *Engine, err error) {
 	return e, nil
 }
 
+// newEngine is an engine without models.
+func newEngine(cfg Config) *Engine {
+	e := &Engine{cfg: cfg, log: cfg.Logger, net: newNetwork(), ready: make(chan struct{}), closing: make(chan struct{})}
+	if e.log == nil {
+		e.log = slog.New(slog.DiscardHandler)
+	}
+	e.gpus = newGPUs(&e.cfg, e.log)
+	return e
+}
+
+// Plan is where the memory goes.
+func (e *Engine) Plan() Plan { return e.plan }
+
 // release gives back what Load took.
 func (e *Engine) release() error {
 	var errs []error
@@ -123,8 +142,9 @@ func (e *Engine) release() error {
 		t.Close()
 	}
 	for _, m := range e.models {
-		errs = append(errs, m.checkpoint.Close())
+		errs = append(errs, m.close())
 	}
+	errs = append(errs, e.gpus.close())
 	return errors.Join(errs...)
 }
 
@@ -240,7 +260,7 @@ func (e *Engine) addEntries() error {
 		entry := e.model(d.Models[0])
 		s := session.Deployment{
 			Name: d.Name, Models: d.Models, Policy: d.Policy.Name,
-			MaxContext: e.maxContext(entry), Vocab: entry.tokenizer.Size(), Defaults: defaults(entry),
+			MaxContext: e.maxContext(entry), Vocab: entry.vocab, Defaults: defaults(entry),
 		}
 		for _, m := range d.Models {
 			s.MaxContext = min(s.MaxContext, e.maxContext(e.model(m)))
@@ -257,6 +277,9 @@ func (e *Engine) addEntries() error {
 // names no temperature is greedy.
 func defaults(m *loaded) session.Defaults {
 	var d session.Defaults
+	if m.checkpoint == nil {
+		return d
+	}
 	g := m.checkpoint.Generation
 	if g.Temperature != nil {
 		d.Temperature = *g.Temperature

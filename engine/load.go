@@ -3,67 +3,164 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"slices"
 	"strings"
 
 	"github.com/tokenrouter/tokenrouter/models"
+	"github.com/tokenrouter/tokenrouter/models/catalogue"
 	"github.com/tokenrouter/tokenrouter/worker/model"
+	"github.com/tokenrouter/tokenrouter/worker/subservice"
 	"github.com/tokenrouter/tokenrouter/worker/tokenizer"
 	"github.com/tokenrouter/tokenrouter/worker/tokenizer/chat"
+	"github.com/tokenrouter/tokenrouter/worker/tokenizer/decimal"
 )
 
-// loaded is a checkpoint with everything that its replicas share.
+// ErrWeights says that a model's weights are not there: it is neither embedded
+// nor a directory, and no dummy weights were asked for.
+var ErrWeights = errors.New("no weights")
+
+// loaded is a model with everything that its replicas share.
 type loaded struct {
 	cfg        Model
-	checkpoint *model.Checkpoint
-	tokenizer  *tokenizer.Tokenizer
-	template   *chat.Template // nil if the checkpoint has none
-	stopIDs    []int32
+	config     model.Config
+	checkpoint *model.Checkpoint    // nil for a dummy model
+	tokenizer  *tokenizer.Tokenizer // nil for a dummy model
+	template   *chat.Template       // nil if there is none
+	// words is set for a model without a tokenizer.
+	words       subservice.Vocabulary
+	vocab       int
+	fingerprint string // of the vocabulary
+	stopIDs     []int32
+	place       place
 }
 
-// load opens one model: a directory, or an embedded one by name.
+// load opens one model.
 func load(cfg Model) (*loaded, error) {
-	m := &loaded{cfg: cfg}
-	var files fs.FS
-	var err error
+	m, err := describe(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Dummy != nil {
+		return m, nil
+	}
 	if cfg.Dir != "" {
-		files = os.DirFS(cfg.Dir)
 		m.checkpoint, err = model.OpenDir(cfg.Dir)
 	} else {
-		var known bool
-		if files, known = models.FS(cfg.Name); !known {
-			return nil, fmt.Errorf("model %q is neither a directory nor embedded (embedded: %s)", cfg.Name, strings.Join(models.Names(), ", "))
-		}
+		files, _ := models.FS(cfg.Name) // describe has seen that it is there
 		m.checkpoint, err = model.OpenFS(files, cfg.Name)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("model %s: %w", cfg.Name, err)
 	}
-	if err := m.complete(files); err != nil {
+	if err := m.checkpoint.Check(); err != nil {
+		return nil, errors.Join(fmt.Errorf("model %s: %w", cfg.Name, err), m.checkpoint.Close())
+	}
+	m.config, m.stopIDs = m.checkpoint.Config, m.checkpoint.Generation.EOS
+	return m, nil
+}
+
+// describe learns everything of a model but its weights.
+func describe(cfg Model) (*loaded, error) {
+	m := &loaded{cfg: cfg}
+	learn := m.fromCatalogue
+	if files := m.files(); files != nil {
+		learn = func() error { return m.fromFiles(files) }
+	}
+	if err := learn(); err != nil {
 		return nil, fmt.Errorf("model %s: %w", cfg.Name, err)
 	}
 	return m, nil
 }
 
-// complete loads what goes with the weights and checks that it fits them.
-func (m *loaded) complete(files fs.FS) error {
-	if err := m.checkpoint.Check(); err != nil {
+// files is the directory of a model, nil for one that only the catalogue has.
+func (m *loaded) files() fs.FS {
+	if m.cfg.Dir != "" {
+		return os.DirFS(m.cfg.Dir)
+	}
+	if files, embedded := models.FS(m.cfg.Name); embedded {
+		return files
+	}
+	return nil
+}
+
+func (m *loaded) fromCatalogue() error {
+	all, err := catalogue.Default()
+	if err != nil {
 		return err
 	}
-	var err error
-	if m.tokenizer, err = tokenizer.Load(files); err != nil {
+	entry, err := all.Find(m.cfg.Name)
+	if err != nil {
+		return fmt.Errorf("it is neither a directory, nor embedded (%s), nor in the catalogue (%s)",
+			strings.Join(models.Names(), ", "), strings.Join(all.Names(), ", "))
+	}
+	if m.cfg.Dummy == nil {
+		return fmt.Errorf("%w: the catalogue has its shape only; give the directory of %s, or ask for dummy weights", ErrWeights, entry.Hub)
+	}
+	if m.config, err = model.ParseConfig(entry.Config); err != nil {
 		return err
 	}
-	if size, rows := m.tokenizer.Size(), m.checkpoint.Config.VocabSize; size > rows {
+	m.useDecimal(entry.RealVocab)
+	return nil
+}
+
+// maxConfigFile bounds config.json.
+const maxConfigFile = 1 << 20
+
+func (m *loaded) fromFiles(files fs.FS) error {
+	f, err := files.Open("config.json")
+	if err != nil {
+		return err
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxConfigFile))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if m.config, err = model.ParseConfig(text); err != nil {
+		return err
+	}
+	words, err := tokenizer.Load(files)
+	if m.cfg.Dummy != nil && errors.Is(err, fs.ErrNotExist) {
+		m.useDecimal(m.config.VocabSize)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if size, rows := words.Size(), m.config.VocabSize; size > rows {
 		return fmt.Errorf("tokenizer.json has ids up to %d, but config.json has vocab_size %d", size-1, rows)
 	}
+	if m.cfg.Dummy != nil {
+		m.useDecimal(words.Size())
+		return nil
+	}
+	m.tokenizer, m.vocab, m.fingerprint = words, words.Size(), words.Fingerprint()
 	if m.template, err = chat.Load(files); err != nil && !errors.Is(err, chat.ErrNoTemplate) {
 		return err
 	}
-	m.stopIDs = m.checkpoint.Generation.EOS
 	return nil
+}
+
+// useDecimal is for a model whose text is ids. Its answers end at their bound: ids
+// that nobody trained must not end them.
+func (m *loaded) useDecimal(size int) {
+	words := decimal.New(size)
+	m.words, m.vocab, m.fingerprint = decimals{words}, size, words.Fingerprint()
+}
+
+// decimals is decimal.Vocabulary as sub-services know vocabularies.
+type decimals struct{ decimal.Vocabulary }
+
+func (d decimals) NewDecoder(bool) subservice.Decoder { return d.Vocabulary }
+
+// close releases the weights' files.
+func (m *loaded) close() error {
+	if m.checkpoint == nil {
+		return nil
+	}
+	return m.checkpoint.Close()
 }
 
 // checkPair refuses models that cannot write one answer together: a token id
@@ -71,7 +168,7 @@ func (m *loaded) complete(files fs.FS) error {
 func checkPair(deployment string, group []*loaded) error {
 	first := group[0]
 	for _, m := range group[1:] {
-		if a, b := first.tokenizer.Fingerprint(), m.tokenizer.Fingerprint(); a != b {
+		if a, b := first.fingerprint, m.fingerprint; a != b {
 			return fmt.Errorf("deployment %s: %s and %s have different vocabularies (tokenizer.json %.12s and %.12s)",
 				deployment, first.cfg.Name, m.cfg.Name, a, b)
 		}

@@ -45,6 +45,9 @@ type replica struct {
 	// linked is closed by linkedOnce when for the first time all its links are up.
 	linked     chan struct{}
 	linkedOnce sync.Once
+	// careful says that the last run ended with a fault whose operation is not
+	// known. Only supervise's goroutine uses it.
+	careful bool
 	// stop ends the present run as if it had failed. For tests of fail-over.
 	stop atomic.Pointer[context.CancelCauseFunc]
 }
@@ -61,6 +64,9 @@ func (e *Engine) supervise(ctx context.Context, r *replica) error {
 		}
 		if time.Since(began) > lastRestartWait {
 			wait = firstRestartWait
+		}
+		if permanent(err) && !r.hasStarted() {
+			return err
 		}
 		log.Error("replica failed; it will be restarted", "err", err, "after", wait)
 		timer := time.NewTimer(wait)
@@ -80,13 +86,13 @@ func (e *Engine) runReplica(ctx context.Context, r *replica, log *slog.Logger) (
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	r.stop.Store(&stop)
-	exec, err := e.newExecutor(r.model)
+	exec, err := e.newExecutor(ctx, r)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		if shutdownErr := exec.Shutdown(); err == nil {
-			err = shutdownErr
+		if endErr := e.end(r, exec, err); err == nil {
+			err = endErr
 		}
 	}()
 	sub, err := e.newSubservice(r, exec, log)
@@ -109,13 +115,12 @@ func (e *Engine) runReplica(ctx context.Context, r *replica, log *slog.Logger) (
 	group := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
 	group.Go(sub.Run)
 	group.Go(peers.server.Run)
+	group.Go(exec.watchGPU)
 	for _, c := range peers.clients {
 		group.Go(c.Run)
 	}
 	group.Go(func(ctx context.Context) error { return front.Serve(ctx, listener) })
-	select {
-	case <-r.started:
-	default:
+	if !r.hasStarted() {
 		close(r.started)
 	}
 	if len(r.neighbours) == 0 {
@@ -128,11 +133,21 @@ func (e *Engine) runReplica(ctx context.Context, r *replica, log *slog.Logger) (
 	return err
 }
 
+// hasStarted says that a run of the replica has served.
+func (r *replica) hasStarted() bool {
+	select {
+	case <-r.started:
+		return true
+	default:
+		return false
+	}
+}
+
 func (e *Engine) newSubservice(r *replica, exec executor.Executor, log *slog.Logger) (*subservice.Subservice, error) {
 	info := exec.Info()
 	return subservice.New(subservice.Config{
 		Replica: r.name, Model: r.model.cfg.Name, Executor: exec,
-		Tokenizer: r.model.tokenizer, Template: r.model.template, StopIDs: r.model.stopIDs,
+		Tokenizer: r.model.tokenizer, Template: r.model.template, Vocabulary: r.model.words, StopIDs: r.model.stopIDs,
 		Deployments: r.deployments,
 		Scheduler: scheduler.Config{
 			MaxRows: info.MaxRows, MaxTokens: info.MaxTokens, ChunkTokens: min(e.cfg.ChunkTokens, info.MaxTokens),

@@ -1,6 +1,7 @@
 package dummy
 
 import (
+	"encoding/binary"
 	"math"
 	"strings"
 )
@@ -54,4 +55,22 @@ func (t Tensor) Fill(dst []uint16, first uint64) {
 		u := math.Float32bits(t.At(first + uint64(i)))
 		dst[i] = uint16((u + 0x7fff + u>>16&1) >> 16) // to nearest even; the values are finite
 	}
+}
+
+// Bytes are a whole tensor's elements in little-endian bfloat16, as a checkpoint has them.
+func Bytes(seed uint64, name string, shape []int) []byte {
+	n := 1
+	for _, d := range shape {
+		n *= d
+	}
+	t, out := Of(seed, name, shape), make([]byte, 2*n)
+	var block [4096]uint16
+	for at := 0; at < n; at += len(block) {
+		part := block[:min(len(block), n-at)]
+		t.Fill(part, uint64(at))
+		for i, v := range part {
+			binary.LittleEndian.PutUint16(out[2*(at+i):], v)
+		}
+	}
+	return out
 }

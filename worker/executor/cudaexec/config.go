@@ -18,8 +18,9 @@ type Config struct {
 	// PageSize is the token slots in a page [64], a multiple of 8.
 	PageSize int
 	// Pages is the size of the pool [what fits MemoryBytes, at most enough for MaxSlots sequences of MaxContext]. A
-	// number that does not fit is refused.
+	// number that does not fit is refused, unless Shrink allows fewer.
 	Pages      int
+	Shrink     bool
 	MaxSlots   int // sequences open at a time [64]
 	MaxTokens  int // tokens in one step [2048]
 	MaxRows    int // rows in one step [MaxSlots]
@@ -37,6 +38,8 @@ type Config struct {
 	// Poison fills unwritten pages and activations with NaN before use, and BlockEachOp waits after each operation so
 	// that an error names it. For tests and for finding a fault.
 	Poison, BlockEachOp bool
+	// BlockSteps is BlockEachOp for the first steps alone: for the first run after a fault whose operation is not known.
+	BlockSteps int
 	// Progress is told how many bytes of weights are on the device; it may be called from several goroutines. May be nil.
 	Progress func(done, total int64)
 	// Logger hears of a pool that was made smaller than asked for. May be nil.

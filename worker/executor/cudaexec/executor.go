@@ -126,7 +126,8 @@ func New(ctx context.Context, cfg Config, d *Device, src Source) (_ *Executor, e
 	return e, nil
 }
 
-// takeMemory plans and allocates. A pool that was not asked for by number shrinks when the device has less than it said.
+// takeMemory plans and allocates. A pool that was not asked for by number, or may shrink, shrinks when the device has less
+// than planned.
 func (e *Executor) takeMemory() error {
 	budget := e.cfg.MemoryBytes
 	if budget == 0 {
@@ -156,12 +157,12 @@ func (e *Executor) takeMemory() error {
 	if e.b, err = layoutBuffers(arena, &e.cfg, &e.model); err != nil {
 		return err
 	}
-	asked := plan.Pages
+	asked := max(plan.Pages, e.cfg.Pages)
 	for {
 		if e.kv, err = ctx.Alloc(uint64(plan.KV())); err == nil {
 			break
 		}
-		if !driver.IsOutOfMemory(err) || e.cfg.Pages != 0 || plan.Pages < 2 {
+		if !driver.IsOutOfMemory(err) || e.cfg.Pages != 0 && !e.cfg.Shrink || plan.Pages < 2 {
 			return fmt.Errorf("%w: %d pages, %s: %w", ErrMemory, plan.Pages, gib(plan.KV()), err)
 		}
 		plan.Pages -= max(plan.Pages/10, 1)

@@ -27,10 +27,11 @@ func (e *Executor) Launch(b *step.Batch) (executor.Ticket, error) {
 	e.ticket++
 	e.flying = flight{ticket: e.ticket, batch: b, started: time.Now()}
 	e.describe(b)
-	q := queue{e: e, tokens: int(e.desc.head.Tokens)}
+	q := queue{e: e, tokens: int(e.desc.head.Tokens), block: e.cfg.BlockEachOp || e.steps.Load() < uint64(e.cfg.BlockSteps)}
 	q.step()
 	if q.err != nil {
-		return 0, e.fail(fmt.Errorf("step %d: %w", b.Step, q.err))
+		q.err.Step = b.Step
+		return 0, e.fail(q.err)
 	}
 	e.flight = &e.flying
 	e.steps.Add(1)
@@ -43,19 +44,17 @@ func (e *Executor) Launch(b *step.Batch) (executor.Ticket, error) {
 type queue struct {
 	e      *Executor
 	tokens int
-	err    error
+	block  bool // wait after each operation, so that its errors are its own
+	err    *StepError
 }
 
 // op notes the outcome of an operation, and waits for it when errors must name their operation.
 func (q *queue) op(name string, layer int, err error) {
-	if q.err == nil && err == nil && q.e.cfg.BlockEachOp {
+	if q.err == nil && err == nil && q.block {
 		err = q.e.stream.Synchronize()
 	}
 	if q.err == nil && err != nil {
-		q.err = fmt.Errorf("%s of layer %d: %w", name, layer, err)
-		if layer < 0 {
-			q.err = fmt.Errorf("%s: %w", name, err)
-		}
+		q.err = &StepError{Op: name, Layer: layer, Err: err}
 	}
 }
 

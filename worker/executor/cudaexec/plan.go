@@ -79,6 +79,9 @@ func makePlan(cfg *Config, m *model.Config, budget int64) (Plan, error) {
 		useful := min(cfg.MaxSlots*pagesFor(cfg.MaxContext, cfg.PageSize), maxPages, (1<<31-1)/cfg.PageSize)
 		p.Pages = int(min(max(left, 0)/p.PageBytes, int64(useful)))
 	}
+	if fit := int(max(left, 0) / p.PageBytes); cfg.Shrink && fit > 0 {
+		p.Pages = min(p.Pages, fit)
+	}
 	p.Free = left - p.KV()
 	if p.Free < 0 || p.Pages == 0 {
 		need := p.Weights + p.Activations + int64(max(p.Pages, 1))*p.PageBytes

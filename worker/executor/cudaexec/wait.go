@@ -69,9 +69,10 @@ func (e *Executor) doze(ctx context.Context) error {
 	}
 	e.flight.asleep = false
 	if err != nil {
-		err = fmt.Errorf("step %d: %w (set BlockEachOp to learn which operation)", e.flight.batch.Step, err)
+		err = &StepError{Step: e.flight.batch.Step, Layer: -1, Err: err}
 	} else if got := atomic.LoadUint64(e.res.flag); got != uint64(e.ticket) {
-		err = fmt.Errorf("step %d: publish: the device has ended and reported step number %d instead of %d", e.flight.batch.Step, got, e.ticket)
+		err = &StepError{Step: e.flight.batch.Step, Op: "publish", Layer: -1,
+			Err: fmt.Errorf("the device has ended and reported step number %d instead of %d", got, e.ticket)}
 	}
 	if err != nil {
 		e.flight = nil
