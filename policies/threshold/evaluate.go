@@ -1,0 +1,96 @@
+package threshold
+
+import (
+	"context"
+	"slices"
+)
+
+// Result is what one setting of the thresholds does in the long run.
+type Result struct {
+	B []int
+	// Theta is the throughput in tokens per tick; 0 of an infeasible setting.
+	Theta float64
+	// Feasible says that the setting cannot deadlock (Case.Feasible).
+	Feasible bool
+	// Deadlock says that a deadlock was reached, by a path of positive probability.
+	Deadlock bool
+	// By model: mean batch of a step, share of time busy, and mean ticks that a
+	// request waits before its step.
+	Batch, Busy, Wait []float64
+	// States is the size of the chain that was solved.
+	States int
+	Method Method
+}
+
+// Method is how a result was computed.
+type Method string
+
+// The methods.
+const (
+	ByChain      Method = "chain"
+	ByCompressed Method = "compressed"
+)
+
+// Evaluate computes what thresholds b do, exactly. An infeasible setting is not
+// an error: the result says so, and whether the deadlock was met.
+func Evaluate(ctx context.Context, c *Case, b []int) (*Result, error) {
+	e, err := newEvaluator(c)
+	if err != nil {
+		return nil, err
+	}
+	return e.evaluate(ctx, b)
+}
+
+// evaluator evaluates settings of one case and keeps what they share.
+type evaluator struct {
+	c     *Case
+	route *router
+	pair  *pair // of the compressed solver, nil where it does not apply
+	count int   // settings evaluated
+	// maxStates bounds the chain.
+	maxStates int
+}
+
+func newEvaluator(c *Case) (*evaluator, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	return &evaluator{c: c, route: newRouter(c), pair: newPair(c), maxStates: MaxStates}, nil
+}
+
+func (e *evaluator) evaluate(ctx context.Context, b []int) (*Result, error) {
+	if err := e.c.checkSetting(b); err != nil {
+		return nil, err
+	}
+	e.count++
+	if e.pair != nil && e.c.Feasible(b) {
+		return e.pair.evaluate(ctx, b)
+	}
+	r, err := e.byRule(ctx, fixed{b})
+	if err != nil {
+		return nil, err
+	}
+	r.B, r.Feasible = slices.Clone(b), e.c.Feasible(b)
+	if !r.Feasible {
+		*r = Result{B: r.B, Deadlock: r.Deadlock, States: r.States, Method: ByChain}
+	}
+	return r, nil
+}
+
+// byRule evaluates a start rule by the chain.
+func (e *evaluator) byRule(ctx context.Context, start rule) (*Result, error) {
+	h, err := newChain(ctx, e.c, start, e.route, e.maxStates)
+	if err != nil {
+		return nil, err
+	}
+	if h.deadlock {
+		return &Result{Deadlock: true, States: h.len(), Method: ByChain}, nil
+	}
+	pi, err := h.law(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := h.result(pi)
+	r.Feasible, r.Method = true, ByChain
+	return r, nil
+}

@@ -1,0 +1,168 @@
+package threshold
+
+import (
+	"context"
+	"fmt"
+	"math"
+)
+
+// tolerance is the largest residual, relative, of a stationary law.
+const tolerance = 1e-13
+
+// goodEnough is the residual that is accepted when rounding allows no better.
+const goodEnough = 1e-10
+
+const (
+	krylovDepth    = 40
+	krylovRestarts = 400
+)
+
+// step applies one step of a chain to a law: out = in·Q. It overwrites out.
+type stepper func(in, out []float64)
+
+// stationary returns the law π with πQ = π of a chain with one closed class. It
+// solves (I − Qᵀ + v·1ᵀ) π = v, v uniform, by GMRES with restarts: summing both
+// sides shows Σπ = 1, and then π = πQ. A periodic chain needs no care here, where
+// repeated steps would never settle.
+func stationary(ctx context.Context, size int, step stepper) ([]float64, error) {
+	v := 1 / float64(size)
+	mul := func(in, out []float64) {
+		step(in, out)
+		var sum float64
+		for _, x := range in {
+			sum += x
+		}
+		for k := range out {
+			out[k] = in[k] - out[k] + v*sum
+		}
+	}
+	pi := make([]float64, size)
+	for k := range pi {
+		pi[k] = v
+	}
+	g := newGMRES(size, min(krylovDepth, size+1))
+	goal := math.Sqrt(v) // norm of the right side
+	last := math.Inf(1)
+	for range krylovRestarts {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		mul(pi, g.work)
+		for k := range g.work {
+			g.work[k] = v - g.work[k]
+		}
+		residual := norm(g.work) / goal
+		if residual < tolerance || residual < goodEnough && residual > 0.5*last {
+			return normalised(pi), nil
+		}
+		last = residual
+		g.improve(pi, mul, tolerance*goal)
+	}
+	return nil, fmt.Errorf("stationary law of %d states: residual %.1e after %d steps", size, last, krylovDepth*krylovRestarts)
+}
+
+// gmres holds the arrays of one solve.
+type gmres struct {
+	depth    int
+	work     []float64
+	basis    [][]float64
+	hess     [][]float64 // hess[j] is column j
+	cos, sin []float64
+	rhs      []float64
+}
+
+func newGMRES(size, depth int) *gmres {
+	g := &gmres{depth: depth, work: make([]float64, size), basis: make([][]float64, depth+1), hess: make([][]float64, depth),
+		cos: make([]float64, depth), sin: make([]float64, depth), rhs: make([]float64, depth+1)}
+	for j := range g.hess {
+		g.hess[j] = make([]float64, depth+1)
+	}
+	return g
+}
+
+// improve adds to x the best correction within one Krylov space; work has the
+// residual of x.
+func (g *gmres) improve(x []float64, mul stepper, goal float64) {
+	beta := norm(g.work)
+	if beta == 0 {
+		return
+	}
+	g.rhs[0] = beta
+	g.put(0, g.work, beta)
+	j := 0
+	for ; j < g.depth && math.Abs(g.rhs[j]) > goal/2; j++ {
+		mul(g.basis[j], g.work)
+		h := g.hess[j]
+		for i := range j + 1 {
+			h[i] = dot(g.basis[i], g.work)
+			axpy(-h[i], g.basis[i], g.work)
+		}
+		h[j+1] = norm(g.work)
+		if h[j+1] > 0 {
+			g.put(j+1, g.work, h[j+1])
+		}
+		for i := range j {
+			h[i], h[i+1] = g.cos[i]*h[i]+g.sin[i]*h[i+1], g.cos[i]*h[i+1]-g.sin[i]*h[i]
+		}
+		r := math.Hypot(h[j], h[j+1])
+		if r == 0 {
+			break
+		}
+		g.cos[j], g.sin[j] = h[j]/r, h[j+1]/r
+		stop := h[j+1] == 0
+		h[j] = r
+		g.rhs[j], g.rhs[j+1] = g.cos[j]*g.rhs[j], -g.sin[j]*g.rhs[j]
+		if stop {
+			j++
+			break
+		}
+	}
+	for i := j - 1; i >= 0; i-- {
+		for k := i + 1; k < j; k++ {
+			g.rhs[i] -= g.hess[k][i] * g.rhs[k]
+		}
+		g.rhs[i] /= g.hess[i][i]
+	}
+	for i := range j {
+		axpy(g.rhs[i], g.basis[i], x)
+	}
+}
+
+// put stores v/scale as basis vector j.
+func (g *gmres) put(j int, v []float64, scale float64) {
+	if g.basis[j] == nil {
+		g.basis[j] = make([]float64, len(v))
+	}
+	for k, x := range v {
+		g.basis[j][k] = x / scale
+	}
+}
+
+func norm(v []float64) float64 { return math.Sqrt(dot(v, v)) }
+
+func dot(a, b []float64) float64 {
+	var sum float64
+	for k, x := range a {
+		sum += x * b[k]
+	}
+	return sum
+}
+
+func axpy(a float64, x, y []float64) {
+	for k, v := range x {
+		y[k] += a * v
+	}
+}
+
+// normalised takes rounding's small negatives out of a law.
+func normalised(pi []float64) []float64 {
+	var sum float64
+	for k, x := range pi {
+		pi[k] = max(0, x)
+		sum += pi[k]
+	}
+	for k := range pi {
+		pi[k] /= sum
+	}
+	return pi
+}
