@@ -386,7 +386,11 @@ func TestPausedCallers(t *testing.T) {
 	r.IgnoreEOS = true
 	hold := make(chan struct{})
 	var paused, waiting sync.WaitGroup
-	texts := make([]string, 20)
+	callers := 20
+	if testing.Short() {
+		callers = 4
+	}
+	texts := make([]string, callers)
 	for i := range texts {
 		waiting.Add(1)
 		paused.Go(func() {
