@@ -128,7 +128,7 @@ func (c *Client) end(d *dialing, err error) {
 	}
 	l.kill(err)
 	replica, _ := l.Peer()
-	c.cfg.Log.Info("peer link down", "peer", replica, "err", l.Err())
+	c.cfg.Log.Debug("peer link down", "peer", replica, "err", l.Err())
 	c.cfg.Handler.LinkDown(l, l.Err())
 }
 
@@ -227,7 +227,7 @@ func (c *Client) serve(cn *conn, r *handoff.Reader, d *dialing, timeout *time.Ti
 	d.wait = 0
 	defer func() { d.lost = time.Now() }()
 	if fresh {
-		c.cfg.Log.Info("peer link up", "peer", h.Replica)
+		c.cfg.Log.Debug("peer link up", "peer", h.Replica)
 		c.cfg.Handler.LinkUp(d.link)
 	}
 	return cn.read(r)

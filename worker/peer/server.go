@@ -156,7 +156,7 @@ func (s *Server) retire(st *seat) {
 	}
 	err := l.Err()
 	replica, _ := l.Peer()
-	s.cfg.Log.Info("peer link down", "peer", replica, "err", err)
+	s.cfg.Log.Debug("peer link down", "peer", replica, "err", err)
 	s.cfg.Handler.LinkDown(l, err)
 }
 
@@ -420,7 +420,7 @@ func (st *stream) attach(place *seat, l *Link, hello *handoff.Frame) (*conn, err
 		return nil, err
 	}
 	if fresh {
-		s.cfg.Log.Info("peer link up", "peer", hello.Replica)
+		s.cfg.Log.Debug("peer link up", "peer", hello.Replica)
 		s.cfg.Handler.LinkUp(l)
 	}
 	return c, nil
