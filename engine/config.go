@@ -125,6 +125,8 @@ func Defaults() Config {
 		Models:      []Model{{Name: "tiny-s", Threshold: 1}, {Name: "tiny-l", Threshold: 1}},
 		Deployments: []Deployment{{Name: "tiny", Models: []string{"tiny-s", "tiny-l"}, Policy: Policy{Name: "r-stitch", Threshold: &tau}}},
 		PageSize:    64,
+		Device:      "auto",
+		MemoryShare: DefaultMemoryShare,
 		MaxRows:     64,
 		MaxQueue:    1024,
 		ChunkTokens: 512,

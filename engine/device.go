@@ -196,13 +196,13 @@ func (e *Engine) dividePages(d *DevicePlan, group []*loaded, plans []cudaexec.Pl
 		}
 		if need > d.Budget {
 			return nil, fmt.Errorf("%w: %d token slots for each model take %s with the weights, the budget is %s (%s of memory, %s free)",
-				cudaexec.ErrMemory, e.cfg.KVTokens, gib(need), gib(d.Budget), gib(d.Memory), gib(d.Free))
+				cudaexec.ErrMemory, e.cfg.KVTokens, size(need), size(d.Budget), size(d.Memory), size(d.Free))
 		}
 		return pages, nil
 	}
 	_, pages, err := cudaexec.Joint(max(d.Budget, 0), 1, plans...)
 	if err != nil {
-		return nil, fmt.Errorf("%w (%s of memory, %s free)", err, gib(d.Memory), gib(d.Free))
+		return nil, fmt.Errorf("%w (%s of memory, %s free)", err, size(d.Memory), size(d.Free))
 	}
 	at := 0
 	for _, m := range group {

@@ -49,7 +49,7 @@ func (p *Plan) String() string {
 		d := &p.Devices[i]
 		fmt.Fprintf(&b, "%s", d.Device)
 		if d.Memory > 0 {
-			fmt.Fprintf(&b, ", %s of memory, %s free, budget %s", gib(d.Memory), gib(d.Free), gib(d.Budget))
+			fmt.Fprintf(&b, ", %s of memory, %s free, budget %s", size(d.Memory), size(d.Free), size(d.Budget))
 		}
 		width := len("model")
 		for _, m := range d.Models {
@@ -57,7 +57,7 @@ func (p *Plan) String() string {
 		}
 		fmt.Fprintf(&b, "\n  %-*s  %11s  %11s  %11s  %11s  %s\n", width, "model", "weights", "activations", "kv", "kv tokens", "KiB a token")
 		for _, m := range d.Models {
-			fmt.Fprintf(&b, "  %-*s  %11s  %11s  %11s  %11d  %.1f", width, m.Model, gib(m.Weights), gib(m.Activations), gib(m.KV), m.Tokens,
+			fmt.Fprintf(&b, "  %-*s  %11s  %11s  %11s  %11d  %.1f", width, m.Model, size(m.Weights), size(m.Activations), size(m.KV), m.Tokens,
 				float64(m.TokenBytes)/1024)
 			if m.Replicas > 1 {
 				fmt.Fprintf(&b, "  (each of %d replicas)", m.Replicas)
@@ -65,10 +65,16 @@ func (p *Plan) String() string {
 			b.WriteByte('\n')
 		}
 		if d.Memory > 0 {
-			fmt.Fprintf(&b, "  headroom %s\n", gib(d.Headroom()))
+			fmt.Fprintf(&b, "  headroom %s\n", size(d.Headroom()))
 		}
 	}
 	return b.String()
 }
 
-func gib(n int64) string { return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30)) }
+// size is a size for people.
+func size(n int64) string {
+	if n > -1<<30 && n < 1<<30 {
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30))
+}

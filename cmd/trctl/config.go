@@ -14,6 +14,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/tokenrouter/tokenrouter/internal/node"
+	"github.com/tokenrouter/tokenrouter/models"
 )
 
 // maxConfigBytes bounds a configuration file.
@@ -57,6 +58,10 @@ type fileConfig struct {
 	LogLevel     *string           `yaml:"log_level"`
 	PageSize     *int              `yaml:"page_size"`
 	KVTokens     *int              `yaml:"kv_tokens"`
+	Device       *string           `yaml:"device"`
+	GPUs         []int             `yaml:"gpus"`
+	GPUMemory    *byteSize         `yaml:"gpu_memory"`
+	MemoryShare  *float64          `yaml:"gpu_memory_share"`
 	MaxRows      *int              `yaml:"max_rows"`
 	MaxQueue     *int              `yaml:"max_queue"`
 	ChunkTokens  *int              `yaml:"chunk_tokens"`
@@ -72,6 +77,8 @@ type fileModel struct {
 	Threshold   *int     `yaml:"threshold"`
 	LongestWait waitTime `yaml:"longest_wait"`
 	Replicas    int      `yaml:"replicas"`
+	// Load is dummy:SEED for a shape filled with a hash.
+	Load *loadFrom `yaml:"load"`
 }
 
 type fileDeployment struct {
@@ -134,6 +141,14 @@ func parseConfig(text []byte, dir string, s *settings) error {
 	overwrite(&s.Listen, f.Listen)
 	overwrite(&s.PageSize, f.PageSize)
 	overwrite(&s.KVTokens, f.KVTokens)
+	overwrite(&s.Device, f.Device)
+	overwrite(&s.MemoryShare, f.MemoryShare)
+	if f.GPUMemory != nil {
+		s.GPUMemory = int64(*f.GPUMemory)
+	}
+	if f.GPUs != nil {
+		s.GPUs = f.GPUs
+	}
 	overwrite(&s.MaxRows, f.MaxRows)
 	overwrite(&s.MaxQueue, f.MaxQueue)
 	overwrite(&s.ChunkTokens, f.ChunkTokens)
@@ -161,7 +176,7 @@ func parseConfig(text []byte, dir string, s *settings) error {
 }
 
 func (m *fileModel) model(dir string) node.Model {
-	out := node.Model{Name: m.Name, Dir: m.Dir, Threshold: 1, LongestWait: time.Duration(m.LongestWait), Replicas: m.Replicas}
+	out := node.Model{Name: m.Name, Dir: m.Dir, Threshold: 1, LongestWait: time.Duration(m.LongestWait), Replicas: m.Replicas, Dummy: m.Load.dummy()}
 	overwrite(&out.Threshold, m.Threshold)
 	if out.Dir != "" && !filepath.IsAbs(out.Dir) {
 		out.Dir = filepath.Join(dir, out.Dir)
@@ -220,8 +235,8 @@ func defaultPolicy(name string, models []node.Model) node.Policy {
 }
 
 // embedded says that all models are embedded ones.
-func embedded(models []node.Model) bool {
-	return !slices.ContainsFunc(models, func(m node.Model) bool { return m.Dir != "" })
+func embedded(list []node.Model) bool {
+	return !slices.ContainsFunc(list, func(m node.Model) bool { return m.Dir != "" || !slices.Contains(models.Names(), m.Name) })
 }
 
 // withSuggestion adds the nearest known key to an unknown-key error, which

@@ -15,24 +15,27 @@ import (
 
 	"github.com/sourcegraph/conc/pool"
 
+	"github.com/tokenrouter/tokenrouter/engine"
 	"github.com/tokenrouter/tokenrouter/internal/buildinfo"
 	"github.com/tokenrouter/tokenrouter/internal/node"
 	"github.com/tokenrouter/tokenrouter/models"
+	"github.com/tokenrouter/tokenrouter/models/catalogue"
 	"github.com/tokenrouter/tokenrouter/policies"
 )
 
 // nodeFlags are the settings of a node that commands which start one share.
 type nodeFlags struct {
-	Models         []string   `placeholder:"MODEL" help:"Models, the entry model first: names of embedded models (tiny-s, tiny-m, tiny-l) or checkpoint directories."`
+	Models         []string   `placeholder:"MODEL" help:"Models, the entry model first: names of embedded models (tiny-s, tiny-m, tiny-l), checkpoint directories or, with --load, names of the catalogue (qwen3-0.6b, qwen3-32b and so on)."`
 	Policy         *string    `placeholder:"NAME" help:"Routing policy of the deployment: ${policies} (r-stitch)."`
 	Threshold      *float64   `placeholder:"T" help:"Threshold of the routing policy; for random the probability."`
 	Trace          *string    `placeholder:"LIST" help:"Decisions of the policy trace: POSITION[@MODEL] DESTINATION keep|drop, …"`
 	Weights        []float64  `placeholder:"W" help:"Shares of the models under the policy me, one each (equal)."`
 	PageSize       *int       `placeholder:"N" help:"Token slots in a page of keys and values (64)."`
-	KVTokens       *int       `name:"kv-tokens" env:"TRCTL_KV_TOKENS" placeholder:"N" help:"Token slots of each model's pool (131072)."`
+	KVTokens       *int       `name:"kv-tokens" env:"TRCTL_KV_TOKENS" placeholder:"N" help:"Token slots of each model's pool (on a GPU what fits, the same for all its models; else 131072)."`
 	BatchThreshold []int      `placeholder:"B" help:"Fewest ready sequences that start a step, one number for all models or one each (1)."`
 	LongestWait    []waitTime `placeholder:"D" help:"Wait that overrides the batch threshold, auto or a duration, one for all models or one each (auto)."`
 	Workers        *int       `placeholder:"N" help:"CPU threads that a model's step may use (all)."`
+	deviceFlags
 }
 
 type serveCmd struct {
@@ -41,6 +44,7 @@ type serveCmd struct {
 	Name         *string        `placeholder:"NAME" help:"Name under which clients ask for the models together (tiny, or default)."`
 	Listen       *string        `placeholder:"ADDR" help:"Address of the public endpoint (127.0.0.1:8000)."`
 	DrainTimeout *time.Duration `placeholder:"D" help:"How long requests in flight may take to end after a stop (10s)."`
+	DryRun       bool           `help:"Print where the memory would go, and end."`
 	LogLevel     *string        `placeholder:"LEVEL" help:"debug, info, warn or error (warn on a terminal, else info)."`
 }
 
@@ -51,13 +55,36 @@ func (s *serveCmd) Run(ctx context.Context, p process) error {
 		return err
 	}
 	set.Logger = slog.New(slog.NewTextHandler(p.err, &slog.HandlerOptions{Level: set.logLevel(isTerminal(p.err))}))
+	if s.DryRun {
+		return dryRun(p, &set.Config)
+	}
 	ctx, stop := untilSignal(ctx)
 	defer stop()
-	return withNode(ctx, set.Config, func(ctx context.Context, n *node.Node) error {
+	bars := newLoading(p)
+	defer bars.end()
+	set.Progress = bars.report
+	n, err := newNode(set.Config)
+	if err != nil {
+		return err
+	}
+	plan := n.Plan()
+	fmt.Fprint(p.err, plan.String())
+	return runNode(ctx, n, func(ctx context.Context, n *node.Node) error {
+		bars.end()
 		announce(p.out, &set.Config, n.Addr())
 		<-ctx.Done()
 		return nil
 	})
+}
+
+// dryRun prints the plan without loading weights.
+func dryRun(p process, c *node.Config) error {
+	plan, err := engine.MakePlan(c.Config)
+	if err != nil {
+		return fmt.Errorf("plan: %w", err)
+	}
+	_, err = io.WriteString(p.out, plan.String())
+	return err
 }
 
 // settings puts file, environment and flags together, the later over the earlier.
@@ -124,6 +151,9 @@ func (f *nodeFlags) apply(c *node.Config) error {
 	overwrite(&c.PageSize, f.PageSize)
 	overwrite(&c.KVTokens, f.KVTokens)
 	overwrite(&c.Workers, f.Workers)
+	if err := f.deviceFlags.apply(c); err != nil {
+		return err
+	}
 	if err := f.applyPolicy(c); err != nil {
 		return err
 	}
@@ -182,36 +212,59 @@ func forEach[T any](models []node.Model, values []T, flag string) ([]T, error) {
 	return nil, usagef("%s: %d values for %d models", flag, len(values), len(models))
 }
 
-// modelNamed reads one item of --models: the name of an embedded model, or a
-// checkpoint directory, which is then served under its last path element.
+// modelNamed reads one item of --models: the name of an embedded model or one of
+// the catalogue, or a checkpoint directory, which is then served under its last
+// path element.
 func modelNamed(item string) (node.Model, error) {
 	m := node.Model{Name: item, Threshold: 1}
 	if slices.Contains(models.Names(), item) {
 		return m, nil
 	}
-	stat, err := os.Stat(item)
-	switch {
-	case err == nil && stat.IsDir():
+	if stat, err := os.Stat(item); err == nil && stat.IsDir() {
 		m.Name, m.Dir = filepath.Base(filepath.Clean(item)), item
 		return m, nil
-	case strings.ContainsRune(item, filepath.Separator):
+	}
+	all, err := catalogue.Default()
+	if err != nil {
+		return m, err
+	}
+	if entry, err := all.Find(item); err == nil {
+		m.Name = entry.Name
+		return m, nil
+	}
+	if strings.ContainsRune(item, filepath.Separator) {
 		return m, usagef("--models: %q is not a directory", item)
 	}
 	hint := ""
-	if near := nearest(item, models.Names()); near != "" {
+	if near := nearest(item, slices.Concat(models.Names(), all.Names())); near != "" {
 		hint = fmt.Sprintf("; did you mean %q?", near)
 	}
-	return m, usagef("--models: %q is neither an embedded model (%s) nor a directory%s", item, strings.Join(models.Names(), ", "), hint)
+	return m, usagef("--models: %q is neither an embedded model (%s), nor a directory, nor in the catalogue (%s)%s", item,
+		strings.Join(models.Names(), ", "), strings.Join(all.Names(), ", "), hint)
 }
 
 // withNode runs a node, calls use once it serves, and stops the node when use
 // returns. It returns the first error; both have ended by then.
 func withNode(ctx context.Context, cfg node.Config, use func(context.Context, *node.Node) error) error {
+	n, err := newNode(cfg)
+	if err != nil {
+		return err
+	}
+	return runNode(ctx, n, use)
+}
+
+// newNode builds a node; runNode must be called.
+func newNode(cfg node.Config) (*node.Node, error) {
 	cfg.Version = buildinfo.Current().Version
 	n, err := node.New(cfg)
 	if err != nil {
-		return fmt.Errorf("start: %w", err)
+		return nil, fmt.Errorf("start: %w", err)
 	}
+	return n, nil
+}
+
+// runNode is withNode for a node that has been built.
+func runNode(ctx context.Context, n *node.Node, use func(context.Context, *node.Node) error) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	group := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
@@ -254,12 +307,19 @@ func announce(w io.Writer, c *node.Config, addr net.Addr) {
 			ask = m.Name
 		}
 		from := "embedded"
-		if m.Dir != "" {
+		switch {
+		case m.Dummy != nil:
+			from = fmt.Sprintf("dummy weights of seed %d, text is token ids", *m.Dummy)
+		case m.Dir != "":
 			from = m.Dir
 		}
 		fmt.Fprintf(w, "  %-*s  alone, %s\n", width, m.Name, from)
 	}
-	fmt.Fprintf(w, "Try:\n  curl -sN %s/v1/chat/completions -H 'Content-Type: application/json' -d '{\"model\":%q,\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"What is 48 + 72 * 29?\"}]}'\n", url, ask)
+	example := fmt.Sprintf(`chat/completions -H 'Content-Type: application/json' -d '{"model":%q,"stream":true,"messages":[{"role":"user","content":"What is 48 + 72 * 29?"}]}'`, ask)
+	if c.Models[0].Dummy != nil {
+		example = fmt.Sprintf(`completions -H 'Content-Type: application/json' -d '{"model":%q,"stream":true,"prompt":[1,2,3],"max_tokens":16}'`, ask)
+	}
+	fmt.Fprintf(w, "Try:\n  curl -sN %s/v1/%s\n", url, example)
 	fmt.Fprintf(w, "Ctrl-C stops after the requests in flight (%s at most), a second one at once.\n", c.DrainTimeout)
 }
 

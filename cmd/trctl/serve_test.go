@@ -66,6 +66,16 @@ func TestServeSettings(t *testing.T) {
 			s.Models[1] = node.Model{Name: name, Dir: dir, Threshold: 1}
 			s.Deployments[0] = node.Deployment{Name: "mine", Models: []string{"tiny-s", name}, Policy: node.Policy{Name: "r-stitch"}}
 		}},
+		{"device", []string{"--device=cpu", "--gpu-memory=141GB", "--gpu-memory-share=0.5"}, func(s *settings) {
+			s.Device, s.GPUMemory, s.MemoryShare = "cpu", 141e9, 0.5
+		}},
+		{"gpus", []string{"--device=cuda", "--gpus=1,0"}, func(s *settings) { s.Device, s.GPUs = "cuda", []int{1, 0} }},
+		{"dummy models of the catalogue", []string{"--models=qwen3-0.6b,Qwen/Qwen3-32B", "--load=dummy:7"}, func(s *settings) {
+			seed := uint64(7)
+			s.Models[0] = node.Model{Name: "qwen3-0.6b", Dummy: &seed, Threshold: 1}
+			s.Models[1] = node.Model{Name: "qwen3-32b", Dummy: &seed, Threshold: 1}
+			s.Deployments[0] = node.Deployment{Name: "default", Models: []string{"qwen3-0.6b", "qwen3-32b"}, Policy: node.Policy{Name: "r-stitch"}}
+		}},
 		{"one model", []string{"--models=tiny-l"}, func(s *settings) {
 			s.Models, s.Deployments = []node.Model{{Name: "tiny-l", Threshold: 1}}, nil
 		}},
@@ -74,6 +84,7 @@ func TestServeSettings(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			want := defaultSettings()
 			test.want(&want)
+			want.CUDA.CubinDir, _ = (&gpuFlags{}).cacheDir()
 			got, err := parseServe(t, test.args...)
 			if err != nil {
 				t.Fatal(err)
@@ -101,6 +112,13 @@ func TestServeSettingsErrors(t *testing.T) {
 		{"unknown policy", `did you mean "random"?`, []string{"--policy=randon"}},
 		{"policy threshold", "deployments[0].policy", []string{"--policy=random", "--threshold=7"}},
 		{"level", "--log-level", []string{"--log-level=x"}},
+		{"device", "is not one of auto, cpu, cuda", []string{"--device=tpu"}},
+		{"gpus", "3 ordinals for 2 models", []string{"--gpus=0,1,2"}},
+		{"gpus on the CPU", "gpus[0]", []string{"--gpus=0", "--device=cpu"}},
+		{"memory", "no size", []string{"--gpu-memory=much"}},
+		{"share", "--gpu-memory-share", []string{"--gpu-memory-share=0"}},
+		{"share above one", "gpu_memory_share", []string{"--gpu-memory-share=1.5"}},
+		{"load", "dummy:SEED", []string{"--load=file"}},
 		{"same model twice", "used twice", []string{"--models=tiny-s,tiny-s"}},
 	}
 	for _, test := range tests {

@@ -92,6 +92,9 @@ func (n *Node) Addr() net.Addr { return n.listener.Addr() }
 // answers while Run runs.
 func (n *Node) Handler() http.Handler { return n.gateway.Handler() }
 
+// Plan is where the models' memory goes.
+func (n *Node) Plan() engine.Plan { return n.engine.Plan() }
+
 // Ready is closed once the node serves.
 func (n *Node) Ready() <-chan struct{} { return n.engine.Ready() }
 
