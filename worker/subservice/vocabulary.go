@@ -27,7 +27,13 @@ type Decoder interface {
 type tokenized struct{ *tokenizer.Tokenizer }
 
 func (t tokenized) Encode(text string) ([]int32, error) {
-	return t.Tokenizer.Encode(nil, text, tokenizer.ParseAll()), nil
+	return t.Tokenizer.EncodePrompt(nil, text, tokenizer.ParseAll()), nil
 }
 
-func (t tokenized) NewDecoder(skipSpecial bool) Decoder { return t.Tokenizer.NewDecoder(skipSpecial) }
+// NewDecoder starts an answer, which goes on behind a prompt, or with all ids shown a prompt.
+func (t tokenized) NewDecoder(skipSpecial bool) Decoder {
+	if skipSpecial {
+		return t.Tokenizer.NewContinuation(true)
+	}
+	return t.Tokenizer.NewDecoder(false)
+}
