@@ -3,28 +3,47 @@ package tokenizer
 import (
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
+
+// edges says how an added token treats the text beside it.
+type edges struct {
+	// left and right take the white space there into the token.
+	left, right bool
+	// word finds the token only between characters that are no part of a word.
+	word bool
+}
+
+// pattern is a text to be found, and the added token that it stands for.
+type pattern struct {
+	text  string
+	id    int32
+	edges edges
+}
 
 // matcher finds added tokens, leftmost first and the longest of those.
 type matcher struct {
 	// texts is sorted, so that tokens with a common beginning are neighbours.
 	texts []string
 	ids   []int32
+	edges []edges
 	// first marks the bytes a token can begin with; only is that byte when
 	// there is just one, else 0.
 	first [256]bool
 	only  byte
 }
 
-func newMatcher(tokens []AddedToken) matcher {
-	sorted := slices.Clone(tokens)
-	slices.SortFunc(sorted, func(a, b AddedToken) int { return strings.Compare(a.Text, b.Text) })
+func newMatcher(patterns []pattern) matcher {
+	sorted := slices.Clone(patterns)
+	slices.SortFunc(sorted, func(a, b pattern) int { return strings.Compare(a.text, b.text) })
 	var m matcher
 	distinct := 0
-	for _, t := range sorted {
-		m.texts = append(m.texts, t.Text)
-		m.ids = append(m.ids, t.ID)
-		if b := t.Text[0]; !m.first[b] {
+	for _, p := range sorted {
+		m.texts = append(m.texts, p.text)
+		m.ids = append(m.ids, p.id)
+		m.edges = append(m.edges, p.edges)
+		if b := p.text[0]; !m.first[b] {
 			m.first[b] = true
 			m.only = b
 			distinct++
@@ -34,6 +53,57 @@ func newMatcher(tokens []AddedToken) matcher {
 		m.only = 0
 	}
 	return m
+}
+
+// pieces cuts s into added tokens and what is between them: it calls text for each
+// piece that is not empty, and token for each token found. As in the reference,
+// the texts of the tokens are looked for first, and white space is taken after that.
+func (m *matcher) pieces(s string, text func(string), token func(int32)) {
+	start := 0 // of the piece that is open
+	for i := m.next(s, 0); i < len(s); {
+		n, at := m.longest(s[i:])
+		if n == 0 {
+			i = m.next(s, i+1)
+			continue
+		}
+		end := i + n
+		e := m.edges[at]
+		if e.word && (endsWord(s[:i]) || startsWord(s[end:])) {
+			i = m.next(s, end)
+			continue
+		}
+		begin, next := i, end
+		if e.left {
+			begin = max(start, len(strings.TrimRightFunc(s[:i], unicode.IsSpace)))
+		}
+		if e.right {
+			next = len(s) - len(strings.TrimLeftFunc(s[end:], unicode.IsSpace))
+		}
+		if start < begin {
+			text(s[start:begin])
+		}
+		token(m.ids[at])
+		start = next
+		i = m.next(s, end)
+	}
+	if start < len(s) {
+		text(s[start:])
+	}
+}
+
+func endsWord(s string) bool {
+	r, w := utf8.DecodeLastRuneInString(s)
+	return w > 0 && wordRune(r)
+}
+
+func startsWord(s string) bool {
+	r, w := utf8.DecodeRuneInString(s)
+	return w > 0 && wordRune(r)
+}
+
+// wordRune is \w.
+func wordRune(r rune) bool {
+	return unicode.In(r, unicode.L, unicode.M, unicode.Nd, unicode.Nl, unicode.Pc, unicode.Other_Alphabetic, unicode.Join_Control)
 }
 
 // next returns the first place from i on where a token may begin, else the length of s.
@@ -53,20 +123,19 @@ func (m *matcher) next(s string, i int) int {
 	return i
 }
 
-// longest returns the length and id of the longest token that s begins with;
-// the length is 0 when there is none.
-func (m *matcher) longest(s string) (int, int32) {
-	n, id := 0, int32(0)
+// longest returns the length of the longest token that s begins with and its place
+// in texts; the length is 0 when there is none.
+func (m *matcher) longest(s string) (n, at int) {
 	lo, hi := 0, len(m.texts)
 	for d := 0; d < len(s); d++ {
 		if lo, hi = m.narrow(lo, hi, d, s[d]); lo == hi {
 			break
 		}
 		if len(m.texts[lo]) == d+1 {
-			n, id = d+1, m.ids[lo]
+			n, at = d+1, lo
 		}
 	}
-	return n, id
+	return n, at
 }
 
 // cut reports whether s is a beginning of a token that is longer than s.

@@ -1,6 +1,9 @@
 package tokenizer
 
-import "math"
+import (
+	"math"
+	"unicode/utf8"
+)
 
 // Merging follows the definition: of all adjacent pairs the one of the lowest
 // rank is joined first, the leftmost of equals, until no pair has a rank.
@@ -21,7 +24,7 @@ const (
 
 // encodeWord appends the ids of one word of the split, which is not empty.
 func (t *Tokenizer) encodeWord(dst []int32, word string) []int32 {
-	if len(word) == 1 {
+	if len(word) == 1 && t.byteLevel {
 		return append(dst, t.bytes[word[0]])
 	}
 	id, known := t.words[word]
@@ -52,15 +55,34 @@ func (t *Tokenizer) encodeWord(dst []int32, word string) []int32 {
 	return dst
 }
 
+// symbols appends what a word is merged from, at most one id a byte.
+func (t *Tokenizer) symbols(dst []int32, word string) []int32 {
+	if t.byteLevel {
+		for i := range len(word) {
+			dst = append(dst, t.bytes[word[i]])
+		}
+		return dst
+	}
+	for i := 0; i < len(word); {
+		_, w := utf8.DecodeRuneInString(word[i:])
+		if id, ok := t.words[word[i:i+w]]; ok {
+			dst = append(dst, id)
+			i += w
+			continue
+		}
+		for end := i + w; i < end; i++ {
+			dst = append(dst, t.bytes[word[i]])
+		}
+	}
+	return dst
+}
+
 // mergeShort scans all pairs for each merge. Word has at most shortWord bytes.
 func (t *Tokenizer) mergeShort(dst []int32, word string) []int32 {
 	var ids [shortWord]int32
 	// pair[i] is the merge of ids[i] and ids[i+1].
 	var pair [shortWord]merge
-	n := len(word)
-	for i := range n {
-		ids[i] = t.bytes[word[i]]
-	}
+	n := len(t.symbols(ids[:0], word))
 	for i := range n - 1 {
 		pair[i] = t.merges.get(ids[i], ids[i+1])
 	}
@@ -107,12 +129,13 @@ type candidate struct {
 // mergeLong takes n log n steps, so that a very long word cannot stall the
 // entry. Words are shorter than 2 GiB because requests are.
 func (t *Tokenizer) mergeLong(dst []int32, word string) []int32 {
-	syms := make([]symbol, len(word))
-	for i := range len(word) {
-		syms[i] = symbol{id: t.bytes[word[i]], prev: int32(i - 1), next: int32(i + 1)}
+	first := t.symbols(make([]int32, 0, len(word)), word)
+	syms := make([]symbol, len(first))
+	for i, id := range first {
+		syms[i] = symbol{id: id, prev: int32(i - 1), next: int32(i + 1)}
 	}
-	syms[len(word)-1].next = -1
-	h := make(candidateHeap, 0, len(word))
+	syms[len(syms)-1].next = -1
+	h := make(candidateHeap, 0, len(syms))
 	push := func(at int32) {
 		if at < 0 || syms[at].next < 0 {
 			return
@@ -122,7 +145,7 @@ func (t *Tokenizer) mergeLong(dst []int32, word string) []int32 {
 			h.push(candidate{rank: m.rank, at: at, left: left, right: right, id: m.id})
 		}
 	}
-	for i := range len(word) - 1 {
+	for i := range len(syms) - 1 {
 		push(int32(i))
 	}
 	for len(h) > 0 {

@@ -1,6 +1,9 @@
 package tokenizer
 
-import "unicode/utf8"
+import (
+	"strings"
+	"unicode/utf8"
+)
 
 // Decoder turns a stream of ids into text. What it returns, joined, equals the
 // decoding of all ids at once. It holds back at most 3 bytes, the beginning of
@@ -9,13 +12,21 @@ import "unicode/utf8"
 type Decoder struct {
 	t           *Tokenizer
 	skipSpecial bool
-	tail        [3]byte
-	held        int
+	// strip drops a space at the beginning of the text that comes next.
+	strip bool
+	tail  [3]byte
+	held  int
 }
 
-// NewDecoder starts a stream. With skipSpecial the tokens marked
+// NewDecoder starts the stream of a text. With skipSpecial the tokens marked
 // `special: true` give no text.
 func (t *Tokenizer) NewDecoder(skipSpecial bool) *Decoder {
+	return &Decoder{t: t, skipSpecial: skipSpecial, strip: t.strip}
+}
+
+// NewContinuation is NewDecoder for ids that go on behind a prompt: some
+// vocabularies begin a text with a space that is not part of it, but here it is.
+func (t *Tokenizer) NewContinuation(skipSpecial bool) *Decoder {
 	return &Decoder{t: t, skipSpecial: skipSpecial}
 }
 
@@ -26,6 +37,10 @@ func (d *Decoder) Next(id int32) string {
 		return ""
 	}
 	s := d.t.token(id)
+	if d.strip && s != "" {
+		s = strings.TrimPrefix(s, " ")
+		d.strip = false
+	}
 	if d.held > 0 {
 		if s == "" {
 			return ""

@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -67,11 +68,13 @@ func FuzzParse(f *testing.F) {
 func BenchmarkEncode(b *testing.B) {
 	b.Run("trio", func(b *testing.B) { benchEncode(b, loadDir(b, tinyDir)) })
 	b.Run("large", func(b *testing.B) {
-		dir := os.Getenv(realDirEnv)
-		if dir == "" {
+		dirs := os.Getenv(realDirEnv)
+		if dirs == "" {
 			b.Skipf("%s names no directory with a large tokenizer.json", realDirEnv)
 		}
-		benchEncode(b, loadDir(b, dir))
+		for _, dir := range filepath.SplitList(dirs) {
+			b.Run(filepath.Base(dir), func(b *testing.B) { benchEncode(b, loadDir(b, dir)) })
+		}
 	})
 }
 

@@ -20,6 +20,8 @@ import (
 // FileName is what Load reads.
 const FileName = "tokenizer.json"
 
+const configName = "tokenizer_config.json"
+
 // Limits of a tokenizer.json. The largest in use today are near 20 MB.
 const (
 	maxFileBytes  = 128 << 20
@@ -44,13 +46,75 @@ func corrupt(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrCorrupt, fmt.Sprintf(format, args...))
 }
 
-// Load reads tokenizer.json of a model's directory.
+// Load reads tokenizer.json of a model's directory, and from tokenizer_config.json
+// whether a prompt begins with the id for that.
 func Load(fsys fs.FS) (*Tokenizer, error) {
 	text, err := readBounded(fsys, FileName, maxFileBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, missing(fsys, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", FileName, err)
 	}
-	return Parse(text)
+	t, err := Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	config, err := readBounded(fsys, configName, maxFileBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return t, nil
+	}
+	if err == nil {
+		err = t.configure(config)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", configName, err)
+	}
+	return t, nil
+}
+
+// missing explains a directory that has another kind of tokenizer.
+func missing(fsys fs.FS, err error) error {
+	for _, name := range []string{"tokenizer.model", "vocab.json", "tiktoken.model", "qwen.tiktoken"} {
+		if _, other := fs.Stat(fsys, name); other == nil {
+			return fmt.Errorf("read %s: %w; there is %s: load it with AutoTokenizer of transformers and save_pretrained, which writes %s",
+				FileName, err, name, FileName)
+		}
+	}
+	return fmt.Errorf("read %s: %w", FileName, err)
+}
+
+// configure takes add_bos_token of tokenizer_config.json over what tokenizer.json
+// says; if the key is absent, nothing changes.
+func (t *Tokenizer) configure(text []byte) error {
+	var config struct {
+		AddBOS *bool           `json:"add_bos_token"`
+		BOS    json.RawMessage `json:"bos_token"`
+	}
+	if err := json.Unmarshal(text, &config); err != nil {
+		return err
+	}
+	if config.AddBOS == nil {
+		return nil
+	}
+	t.prefix = nil
+	if !*config.AddBOS || len(config.BOS) == 0 || string(config.BOS) == "null" {
+		return nil
+	}
+	var token string
+	if json.Unmarshal(config.BOS, &token) != nil {
+		var object struct{ Content string }
+		if err := json.Unmarshal(config.BOS, &object); err != nil {
+			return fmt.Errorf("bos_token: %w", err)
+		}
+		token = object.Content
+	}
+	id, ok := t.addedID[token]
+	if !ok {
+		return corrupt("bos_token %q is not among added_tokens", token)
+	}
+	t.prefix = []int32{id}
+	return nil
 }
 
 // Parse makes a tokenizer from the text of a tokenizer.json.
@@ -85,34 +149,82 @@ func readBounded(fsys fs.FS, name string, limit int64) ([]byte, error) {
 
 // build checks everything and fills the tables.
 func build(file *tokenizerFile) (*Tokenizer, error) {
-	pattern, nfc, err := file.check()
+	p, err := file.check()
 	if err != nil {
 		return nil, err
 	}
-	t := &Tokenizer{split: splitterFor(pattern), ignoreMerges: file.Model.IgnoreMerges}
-	if nfc {
-		t.normal = newNormalizer()
-	}
-	if t.split == nil {
-		return nil, unsupported("pre_tokenizer: split pattern %q", pattern)
-	}
+	t := &Tokenizer{normal: p.normal, meta: p.meta, space: p.space, strip: p.strip, prefix: p.prefix,
+		byteLevel: p.bytes, ignoreMerges: file.Model.IgnoreMerges}
 	if err := t.setVocabulary(file.Model.Vocab, file.AddedTokens); err != nil {
 		return nil, err
 	}
 	if err := t.setMerges(file.Model.Vocab, file.Model.Merges); err != nil {
 		return nil, err
 	}
+	switch {
+	case p.bytes:
+		if t.split = splitterFor(p.pattern); t.split == nil {
+			return nil, unsupported("pre_tokenizer: split pattern %q", p.pattern)
+		}
+	case p.splitMarks:
+		t.split = wordSplitter{mark: p.space}
+	case !crossesMarks(file.Model.Merges, p.space) && !t.ignoreMerges:
+		t.split = wordSplitter{mark: p.space, runs: true}
+	default:
+		t.split = noSplitter{}
+	}
+	for _, id := range t.prefix {
+		if t.token(id) == "" {
+			return nil, corrupt("post_processor: id %d is not in use", id)
+		}
+	}
+	t.setMatchers(file.AddedTokens)
+	t.fingerprint = t.digest(p, file.Model.Merges)
+	return t, nil
+}
+
+// crossesMarks reports whether a merge joins a mark for a space to something else
+// before it. If none does, words may be cut there without any effect.
+func crossesMarks(rules []mergeRule, space string) bool {
+	for _, r := range rules {
+		if strings.HasPrefix(r.right, space) && strings.Trim(r.left, space) != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// setMatchers makes a pair of matchers for each choice of added tokens: those that
+// are looked for in the text as it is, and then those that are in the normalised one.
+func (t *Tokenizer) setMatchers(added []addedEntry) {
 	for k := range t.matchers {
-		var some []AddedToken
-		for _, a := range t.added {
-			if a.Special && k&1 != 0 || !a.Special && k&2 != 0 {
-				some = append(some, a)
+		var raw, normal []pattern
+		for _, a := range added {
+			if a.Special && k&1 == 0 || !a.Special && k&2 == 0 {
+				continue
+			}
+			p := pattern{a.Content, a.ID, edges{left: a.LStrip, right: a.RStrip, word: a.SingleWord}}
+			if a.Normalized {
+				p.text = t.normal.full(a.Content)
+				normal = append(normal, p)
+			} else {
+				raw = append(raw, p)
 			}
 		}
-		t.matchers[k] = newMatcher(some)
+		t.matchers[k] = [2]matcher{newMatcher(raw), newMatcher(normal)}
+		t.guards[k] = newMatcher(t.patterns(k))
 	}
-	t.fingerprint = t.digest(pattern, file.Model.Merges)
-	return t, nil
+}
+
+// patterns lists the texts of all added tokens of a choice, as the file has them.
+func (t *Tokenizer) patterns(k int) []pattern {
+	var out []pattern
+	for _, a := range t.added {
+		if a.Special && k&1 != 0 || !a.Special && k&2 != 0 {
+			out = append(out, pattern{text: a.Text, id: a.ID})
+		}
+	}
+	return out
 }
 
 // setVocabulary fills tokens, words, bytes, added and special.
@@ -145,20 +257,48 @@ func (t *Tokenizer) setVocabulary(vocab map[string]int32, added []addedEntry) er
 		if t.tokens[id] != "" {
 			return corrupt("id %d stands for two tokens, one is %q", id, text)
 		}
-		raw, ok := rawBytes(byteOf, text)
-		t.tokens[id] = raw
-		if ok {
-			t.words[raw] = id
+		if t.byteLevel {
+			raw, ok := rawBytes(byteOf, text)
+			t.tokens[id] = raw
+			if ok {
+				t.words[raw] = id
+			}
+			continue
 		}
+		t.tokens[id] = t.spaced(text)
+		t.words[text] = id
 	}
+	if err := t.setBytes(); err != nil {
+		return err
+	}
+	return t.setAdded(vocab, added)
+}
+
+// spaced is the text of a token in a vocabulary of characters.
+func (t *Tokenizer) spaced(token string) string {
+	if t.space == "" {
+		return token
+	}
+	return strings.ReplaceAll(token, t.space, " ")
+}
+
+// setBytes finds the tokens of all single bytes.
+func (t *Tokenizer) setBytes() error {
 	for b := range t.bytes {
-		id, ok := t.words[string([]byte{byte(b)})]
+		text := string([]byte{byte(b)})
+		if !t.byteLevel {
+			text = fmt.Sprintf("<0x%02X>", b)
+		}
+		id, ok := t.words[text]
 		if !ok {
 			return unsupported("model.vocab: no token for byte %#02x", b)
 		}
 		t.bytes[b] = id
+		if !t.byteLevel {
+			t.tokens[id] = string([]byte{byte(b)})
+		}
 	}
-	return t.setAdded(vocab, added)
+	return nil
 }
 
 func (t *Tokenizer) setAdded(vocab map[string]int32, added []addedEntry) error {
@@ -172,7 +312,11 @@ func (t *Tokenizer) setAdded(vocab map[string]int32, added []addedEntry) error {
 		if _, ok := t.addedID[a.Content]; ok {
 			return corrupt("added_tokens: %q stands there twice", a.Content)
 		}
-		t.tokens[a.ID] = a.Content
+		text := a.Content
+		if a.Normalized {
+			text = t.normal.full(text) // as the reference decodes it
+		}
+		t.tokens[a.ID] = t.spaced(text)
 		t.special[a.ID] = a.Special
 		t.addedID[a.Content] = a.ID
 		t.added = append(t.added, AddedToken{ID: a.ID, Text: a.Content, Special: a.Special})
@@ -226,11 +370,11 @@ func rawBytes(byteOf map[rune]byte, token string) (string, bool) {
 	return string(raw), true
 }
 
-func (t *Tokenizer) digest(pattern string, rules []mergeRule) string {
+func (t *Tokenizer) digest(p *plan, rules []mergeRule) string {
 	h := sha256.New()
-	hashText(h, "tokenrouter tokenizer 1")
-	hashText(h, pattern)
-	hashText(h, fmt.Sprintf("nfc=%t ignore_merges=%t", t.normal != nil, t.ignoreMerges))
+	hashText(h, "tokenrouter tokenizer 2")
+	hashText(h, p.pattern)
+	hashText(h, fmt.Sprintf("%s ignore_merges=%t", p.describe(), t.ignoreMerges))
 	for id, s := range t.tokens {
 		if s != "" {
 			hashText(h, fmt.Sprint(id))
@@ -258,26 +402,13 @@ func hashText(h hash.Hash, s string) {
 	io.WriteString(h, s)
 }
 
-// check refuses what would change the ids and is not done here.
+// check bounds an entry.
 func (a addedEntry) check() error {
-	flag := ""
 	switch {
 	case a.Content == "" || len(a.Content) > maxTokenBytes || !utf8.ValidString(a.Content):
 		return corrupt("added_tokens: id %d has a bad text of %d bytes", a.ID, len(a.Content))
 	case a.ID < 0 || a.ID > maxID:
 		return corrupt("added_tokens: id %d of %q is out of range", a.ID, a.Content)
-	case a.SingleWord:
-		flag = "single_word"
-	case a.LStrip:
-		flag = "lstrip"
-	case a.RStrip:
-		flag = "rstrip"
-	case a.Normalized && strings.IndexFunc(a.Content, func(r rune) bool { return r >= utf8.RuneSelf }) >= 0:
-		// ASCII is its own normal form, so for it the flag changes nothing.
-		flag = "normalized"
-	}
-	if flag != "" {
-		return unsupported("added_tokens: %s of %q", flag, a.Content)
 	}
 	return nil
 }

@@ -1,34 +1,41 @@
 package tokenizer
 
-import (
-	"unicode"
-	"unicode/utf8"
-)
+import "strings"
 
 // splitter cuts a text into words, each of which is merged on its own.
 type splitter interface {
-	// next returns the length in bytes, at least 1, of the first word of s,
-	// which is not empty and is valid UTF-8.
-	next(s string) int
+	// next returns the length in bytes, at least 1, of the first word of s, which is
+	// not empty and is valid UTF-8. left is what the call for the word before
+	// returned, 0 at the beginning of a piece: the bytes of s that are left of a
+	// segment which the splitter works in.
+	next(s string, left int) (n, leftAfter int)
 }
 
 // Split patterns are known by their exact text: Go's regexp lacks the
 // look-ahead they need, and a hand-written splitter is several times faster
 // than a general engine.
 const (
-	patternQwen = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	patternQwen     = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	patternLlama3   = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	patternDeepSeek = `\p{N}{1,3}` + "\n" + `[一-龥぀-ゟ゠-ヿ]+` + "\n" +
+		"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
 )
 
-// splitterFor is the table from pattern to splitter; nil for an unknown one.
+// splitterFor is the table from patterns, one a line in the order of their passes,
+// to splitter; nil for unknown ones.
 func splitterFor(pattern string) splitter {
 	switch pattern {
 	case patternQwen:
-		return gptSplitter{maxDigits: 1}
+		return gptSplitter{newClassTable(true), 1}
+	case patternLlama3:
+		return gptSplitter{newClassTable(true), 3}
+	case patternDeepSeek:
+		return deepSeekSplitter{newClassTable(false)}
 	}
 	return nil
 }
 
-// gptSplitter is the family of patterns that Qwen2 and Qwen3 use. The
+// gptSplitter is the family of patterns of Qwen2, Qwen3 and Llama 3. The
 // alternatives are tried in order:
 //
 //	(?i:'s|'t|'re|'ve|'m|'ll|'d)
@@ -38,88 +45,43 @@ func splitterFor(pattern string) splitter {
 //	\s*[\r\n]+
 //	\s+(?!\S)
 //	\s+
-type gptSplitter struct{ maxDigits int }
-
-// class is the part of Unicode that a rune belongs to in the patterns.
-type class uint8
-
-const (
-	other class = iota
-	letter
-	number
-	space
-)
-
-// classAt returns the class and the width of the first rune of s; s may be
-// empty, which is class other and width 0.
-func classAt(s string) (class, int) {
-	if s == "" {
-		return other, 0
-	}
-	if b := s[0]; b < utf8.RuneSelf {
-		switch {
-		case 'a' <= b && b <= 'z', 'A' <= b && b <= 'Z':
-			return letter, 1
-		case '0' <= b && b <= '9':
-			return number, 1
-		case b == ' ', '\t' <= b && b <= '\r':
-			return space, 1
-		}
-		return other, 1
-	}
-	r, w := utf8.DecodeRuneInString(s)
-	switch {
-	case unicode.IsLetter(r):
-		return letter, w
-	case unicode.IsNumber(r):
-		return number, w
-	case unicode.IsSpace(r):
-		return space, w
-	}
-	return other, w
+type gptSplitter struct {
+	classes   *classTable // folded
+	maxDigits int
 }
 
 func isNewline(b byte) bool { return b == '\n' || b == '\r' }
 
-// run returns the end of the run of class c in s that starts at i.
-func run(s string, i int, c class) int {
-	for {
-		k, w := classAt(s[i:])
-		if w == 0 || k != c {
-			return i
-		}
-		i += w
-	}
-}
+func (g gptSplitter) next(s string, _ int) (n, left int) { return g.word(s), 0 }
 
-func (g gptSplitter) next(s string) int {
+func (g gptSplitter) word(s string) int {
 	if n := contraction(s); n > 0 {
 		return n
 	}
-	first, w := classAt(s)
+	first, w := g.classes.at(s)
 	if first == letter {
-		return run(s, w, letter)
+		return g.classes.run(s, w, letter)
 	}
-	second, w2 := classAt(s[w:])
+	second, w2 := g.classes.at(s[w:])
 	if second == letter && first != number && !isNewline(s[0]) {
-		return run(s, w+w2, letter)
+		return g.classes.run(s, w+w2, letter)
 	}
 	if first == number {
-		return g.digits(s, w)
+		return g.classes.digits(s, w, g.maxDigits)
 	}
 	if first == other {
-		return symbols(s, w)
+		return g.symbols(s, w)
 	}
 	if s[0] == ' ' && second == other && w2 > 0 {
-		return symbols(s, w+w2)
+		return g.symbols(s, w+w2)
 	}
-	return blanks(s)
+	return g.classes.blanks(s)
 }
 
-// digits returns the end of at most maxDigits numbers; the first ends at i.
-func (g gptSplitter) digits(s string, i int) int {
-	for range g.maxDigits - 1 {
-		c, w := classAt(s[i:])
+// digits returns the end of at most limit numbers; the first ends at i.
+func (t *classTable) digits(s string, i, limit int) int {
+	for range limit - 1 {
+		c, w := t.at(s[i:])
 		if w == 0 || c != number {
 			break
 		}
@@ -129,8 +91,8 @@ func (g gptSplitter) digits(s string, i int) int {
 }
 
 // symbols returns the end of a run of class other from i, with the newlines behind it.
-func symbols(s string, i int) int {
-	i = run(s, i, other)
+func (g gptSplitter) symbols(s string, i int) int {
+	i = g.classes.run(s, i, other)
 	for i < len(s) && isNewline(s[i]) {
 		i++
 	}
@@ -140,10 +102,10 @@ func symbols(s string, i int) int {
 // blanks takes the run of white space that s begins with: up to its last
 // newline, or all of it at the end of the text, or all but the last rune, which
 // belongs to the next word.
-func blanks(s string) int {
+func (t *classTable) blanks(s string) int {
 	i, last, newline := 0, 0, 0
 	for i < len(s) {
-		c, w := classAt(s[i:])
+		c, w := t.at(s[i:])
 		if c != space {
 			break
 		}
@@ -184,3 +146,30 @@ func contraction(s string) int {
 	}
 	return 0
 }
+
+// wordSplitter cuts a text with marks for white space in front of these, as no
+// merge crosses there; see tokenizerFile.splitsAtMarks.
+type wordSplitter struct {
+	mark string // U+2581
+	// runs has marks in a row stay together.
+	runs bool
+}
+
+func (w wordSplitter) next(s string, _ int) (n, left int) {
+	i := 0
+	if strings.HasPrefix(s, w.mark) {
+		i = len(w.mark)
+	}
+	for w.runs && strings.HasPrefix(s[i:], w.mark) {
+		i += len(w.mark)
+	}
+	if k := strings.Index(s[i:], w.mark); k >= 0 {
+		return i + k, 0
+	}
+	return len(s), 0
+}
+
+// noSplitter takes a text as one word.
+type noSplitter struct{}
+
+func (noSplitter) next(s string, _ int) (n, left int) { return len(s), 0 }

@@ -80,13 +80,13 @@ func partialRune(s string) bool {
 // more than 30 by an inserted U+034F, and one rune may decompose into 3 marks.
 const markRun = 10
 
-// normalizer makes normal form C as Unicode 9 has it.
-type normalizer struct{ young *unicode.RangeTable }
+// markRules make normal form C as Unicode 9 has it.
+type markRules struct{ young *unicode.RangeTable }
 
-func newNormalizer() *normalizer { return &normalizer{young: youngMarks()} }
+func newMarkRules() *markRules { return &markRules{young: youngMarks()} }
 
 // nfc returns s in normal form C. s is valid UTF-8.
-func (n *normalizer) nfc(s string) string {
+func (n *markRules) nfc(s string) string {
 	if isASCII(s) {
 		return s
 	}
@@ -111,7 +111,7 @@ func (n *normalizer) nfc(s string) string {
 const firstYoung = '\u07FD'
 
 // nextYoung returns where the first young mark of s is, or the length of s.
-func (n *normalizer) nextYoung(s string) int {
+func (n *markRules) nextYoung(s string) int {
 	for i, r := range s {
 		if r >= firstYoung && unicode.Is(n.young, r) {
 			return i

@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"slices"
 	"strings"
 	"sync/atomic"
 )
@@ -12,10 +13,13 @@ type Tokenizer struct {
 	special []bool
 	added   []AddedToken
 	addedID map[string]int32
-	// matchers is indexed by EncodeOptions.matcher.
-	matchers [4]matcher
+	// matchers is indexed by EncodeOptions.matcher: what is looked for in a text as it
+	// is, and then in its pieces once they are normalised. guards have the texts of both.
+	matchers [4][2]matcher
+	guards   [4]matcher
 
-	// words maps raw bytes to the id of the model's own (not added) token.
+	// words maps raw bytes to the id of the model's own (not added) token; with a
+	// vocabulary of characters, the token as it is written there.
 	words map[string]int32
 	// whole remembers per id whether merging the token's bytes gives just that
 	// id. It only saves work: every value leads to the same ids.
@@ -23,8 +27,16 @@ type Tokenizer struct {
 	bytes  [256]int32
 	merges mergeTable
 	split  splitter
-	// normal is nil when the text is taken as it is.
-	normal       *normalizer
+	normal *normalizer
+	meta   *metaspace
+	// byteLevel has words begin as bytes; else they begin as characters, and as bytes
+	// where the vocabulary lacks one.
+	byteLevel bool
+	// space is how such a vocabulary writes a space; strip takes one off the front
+	// of a decoded text.
+	space        string
+	strip        bool
+	prefix       []int32
 	ignoreMerges bool
 	fingerprint  string
 }
@@ -65,36 +77,70 @@ func (o EncodeOptions) matcher() int {
 // UTF-8 counts as one U+FFFD.
 func (t *Tokenizer) Encode(dst []int32, text string, opt EncodeOptions) []int32 {
 	text = RepairUTF8(text)
-	m := &t.matchers[opt.matcher()]
-	start := 0
-	for i := m.next(text, 0); i < len(text); {
-		n, id := m.longest(text[i:])
-		if n == 0 {
-			i = m.next(text, i+1)
-			continue
-		}
-		dst = t.encodePiece(dst, text[start:i], opt.Clean)
-		dst = append(dst, id)
-		start = i + n
-		i = m.next(text, start)
-	}
-	return t.encodePiece(dst, text[start:], opt.Clean)
+	e := encoding{t: t, ids: dst, clean: opt.Clean, inner: &t.matchers[opt.matcher()][1], first: true}
+	t.matchers[opt.matcher()][0].pieces(text, e.piece, e.token)
+	return e.ids
 }
 
-// encodePiece encodes a text in which no added token is looked for.
-func (t *Tokenizer) encodePiece(dst []int32, piece string, clean func(string) string) []int32 {
-	if clean != nil {
-		piece = clean(piece)
-	}
-	if t.normal != nil {
-		piece = t.normal.nfc(piece)
-	}
-	for piece != "" {
-		n := t.split.next(piece)
-		dst = t.encodeWord(dst, piece[:n])
-		piece = piece[n:]
+// EncodePrompt is Encode for a whole prompt: it puts the ids of Prefix in front,
+// unless the text begins with them itself.
+func (t *Tokenizer) EncodePrompt(dst []int32, text string, opt EncodeOptions) []int32 {
+	at := len(dst)
+	dst = t.Encode(append(dst, t.prefix...), text, opt)
+	n := len(t.prefix)
+	if rest := dst[at+n:]; len(rest) >= n && slices.Equal(rest[:n], t.prefix) {
+		return slices.Delete(dst, at, at+n)
 	}
 	return dst
+}
+
+// Prefix returns a copy of the ids that a prompt begins with, such as the one that
+// begins a text; empty for many models. A chat template writes them itself.
+func (t *Tokenizer) Prefix() []int32 { return slices.Clone(t.prefix) }
+
+// encoding is one call of Encode.
+type encoding struct {
+	t     *Tokenizer
+	ids   []int32
+	clean func(string) string
+	// inner finds tokens in normalised text.
+	inner *matcher
+	first bool // nothing has been encoded yet
+}
+
+func (e *encoding) token(id int32) {
+	e.ids = append(e.ids, id)
+	e.first = false
+}
+
+// piece encodes a text in which no token was found as it is.
+func (e *encoding) piece(piece string) {
+	n := e.t.normal
+	switch {
+	case len(e.inner.texts) == 0:
+		if e.clean != nil {
+			piece = e.clean(piece)
+		}
+		e.words(n.full(piece))
+	case e.clean == nil:
+		e.inner.pieces(n.full(piece), e.words, e.token)
+	default:
+		// What is cleaned away keeps a caller's text apart from tokens, so it has to
+		// stay until these have been found.
+		e.inner.pieces(n.local(piece), func(s string) { e.words(n.compose(e.clean(s))) }, e.token)
+	}
+}
+
+// words encodes a text in which no added token is looked for.
+func (e *encoding) words(text string) {
+	text = e.t.meta.apply(text, e.first)
+	e.first = false
+	n, left := 0, 0
+	for text != "" {
+		n, left = e.t.split.next(text, left)
+		e.ids = e.t.encodeWord(e.ids, text[:n])
+		text = text[n:]
+	}
 }
 
 // Size is the real vocabulary: the largest id plus one. A checkpoint's logits
@@ -146,7 +192,7 @@ func (t *Tokenizer) AddedCut(text string, specialOnly bool) bool {
 }
 
 func (t *Tokenizer) guardMatcher(specialOnly bool) *matcher {
-	return &t.matchers[EncodeOptions{Special: true, Added: !specialOnly}.matcher()]
+	return &t.guards[EncodeOptions{Special: true, Added: !specialOnly}.matcher()]
 }
 
 // Fingerprint is a SHA-256 in hex over all that decides ids: vocabulary,
@@ -162,5 +208,9 @@ func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
 			b.WriteString(t.token(id))
 		}
 	}
-	return RepairUTF8(b.String())
+	s := b.String()
+	if t.strip {
+		s = strings.TrimPrefix(s, " ")
+	}
+	return RepairUTF8(s)
 }
