@@ -52,7 +52,7 @@ type byteSize int64
 
 // UnmarshalText accepts a positive number with an optional unit.
 func (b *byteSize) UnmarshalText(text []byte) error {
-	number := strings.TrimRight(string(text), "BKMGTiBkmgtb ")
+	number := strings.TrimRight(string(text), "BKMGTbkmgti ")
 	unit := strings.ToLower(strings.TrimSpace(string(text)[len(number):]))
 	factors := map[string]float64{
 		"": 1, "b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
