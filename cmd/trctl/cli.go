@@ -33,6 +33,7 @@ type cli struct {
 	Chat       chatCmd       `cmd:"" help:"Chat with a server; the colour of a token says which model wrote it."`
 	Eval       evalCmd       `cmd:"" help:"Measure accuracy, large share and speed on problems with known answers."`
 	Bench      benchCmd      `cmd:"" help:"Measure speed and latency of any OpenAI-compatible server under load."`
+	Solve      solveCmd      `cmd:"" help:"Find the best batching thresholds of given models, routing and step times."`
 	Doctor     doctorCmd     `cmd:"" help:"Find out what this machine can run, and what to install."`
 	Kernels    kernelsCmd    `cmd:"" help:"CUDA kernels."`
 	VersionCmd versionCmd    `cmd:"" name:"version" help:"Show the version."`

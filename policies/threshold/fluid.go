@@ -1,6 +1,7 @@
 package threshold
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -10,10 +11,13 @@ import (
 const (
 	fluidEvents = 2000
 	fluidWarm   = 400
+	// polishN is the largest N at which the fluid choice is improved by exact
+	// moves, and polishMoves bounds the settings evaluated then.
+	polishN, polishMoves = 128, 24
 )
 
 // fluid searches with the fluid model, whose cost does not grow with N, and then
-// evaluates its choice, and eager, exactly. Moves start long and are halved.
+// evaluates its choices exactly. Moves start long and are halved.
 func (s *searcher) fluid(ctx context.Context) (*Result, error) {
 	flow := newFlow(s.c)
 	seen := map[string]float64{}
@@ -27,7 +31,7 @@ func (s *searcher) fluid(ctx context.Context) (*Result, error) {
 		return v
 	}
 	starts := s.starts()
-	choice := starts[0]
+	chosen := [][]int{starts[0]} // eager, so that the choice is never worse
 	for _, b := range starts {
 		for size := max(1, s.c.N/4); size > 0; {
 			if ctx.Err() != nil {
@@ -43,18 +47,46 @@ func (s *searcher) fluid(ctx context.Context) (*Result, error) {
 				size /= 2
 			}
 		}
-		if value(b) > value(choice)*(1+same) {
-			choice = b
-		}
+		chosen = append(chosen, b)
 	}
+	slices.SortStableFunc(chosen[1:], func(a, b []int) int { return cmp.Compare(value(b), value(a)) })
+	chosen = slices.CompactFunc(chosen, slices.Equal[[]int])
+	if s.c.N > polishN {
+		chosen = chosen[:min(len(chosen), 2)]
+	}
+	return s.polish(ctx, chosen)
+}
+
+// polish evaluates the fluid model's choices exactly and takes a few exact moves
+// from the best: the fluid model has plateaus on which it cannot tell settings
+// apart.
+func (s *searcher) polish(ctx context.Context, chosen [][]int) (*Result, error) {
 	var best *Result
-	for _, b := range [][]int{starts[0], choice} {
+	for _, b := range chosen {
 		r, err := s.try(ctx, b)
 		if err != nil {
 			return nil, err
 		}
 		if better(r, best) {
 			best = r
+		}
+	}
+	for size := 2; size > 0 && s.c.N <= polishN; {
+		from := best
+		for _, next := range s.neighbours(from.B, size) {
+			if len(s.found) >= polishMoves {
+				return best, nil
+			}
+			r, err := s.try(ctx, next)
+			if err != nil {
+				return nil, err
+			}
+			if better(r, best) {
+				best = r
+			}
+		}
+		if from == best {
+			size--
 		}
 	}
 	return best, nil

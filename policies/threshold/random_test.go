@@ -294,8 +294,8 @@ func TestChainAgainstCompressed(t *testing.T) {
 // TestChainAgainstSimulation holds throughput to 0.5 % on 100 random settings.
 func TestChainAgainstSimulation(t *testing.T) {
 	settings, steps := 100, 400_000
-	if testing.Short() {
-		settings, steps = 20, 200_000
+	if testing.Short() || raced {
+		settings, steps = 8, 300_000
 	}
 	rng := rand.New(rand.NewPCG(5, 6))
 	var worst, squares float64
@@ -361,7 +361,7 @@ func checkFeasible(t *testing.T, c *Case, b []int) {
 	if got.Feasible != want || got.Deadlock == want || (got.Theta > 0) != want {
 		t.Errorf("N %d, B %v: chain %+v, feasible %v", c.N, b, got, want)
 	}
-	sim, err := Simulate(t.Context(), c, b, SimOptions{Steps: 100_000, Seed: 1})
+	sim, err := Simulate(t.Context(), c, b, SimOptions{Steps: 20_000, Seed: 1})
 	if err != nil || sim.Deadlock == want {
 		t.Errorf("N %d, B %v: simulation %+v, %v, feasible %v", c.N, b, sim, err, want)
 	}
