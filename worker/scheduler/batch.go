@@ -55,8 +55,18 @@ func (s *Scheduler) Next(now time.Duration) (p *Plan, wake time.Duration, ok boo
 	if wake, held := s.held(now); held {
 		return nil, wake, true
 	}
+	p = s.Start()
+	return p, 0, p != nil
+}
+
+// Start plans the next step without asking whether it should wait. It returns
+// nil if nothing can start before the next event, as in Next.
+func (s *Scheduler) Start() *Plan {
+	if len(s.ready) == 0 {
+		return nil
+	}
 	n := min(len(s.ready), s.cfg.MaxRows)
-	p = &Plan{
+	p := &Plan{
 		Batch: step.Batch{Step: s.step + 1, Rows: make([]step.Row, 0, n)},
 		IDs:   make([]ID, 0, n),
 		Kinds: make([]Kind, 0, n),
@@ -64,7 +74,7 @@ func (s *Scheduler) Next(now time.Duration) (p *Plan, wake time.Duration, ok boo
 	}
 	s.fill(p)
 	if len(p.IDs) == 0 {
-		return nil, 0, false
+		return nil
 	}
 	s.step = p.Batch.Step
 	s.pool.Launched(s.step)
@@ -83,7 +93,7 @@ func (s *Scheduler) Next(now time.Duration) (p *Plan, wake time.Duration, ok boo
 	}
 	s.truncated = s.truncated[:0]
 	p.Preempted = s.TakePreempted()
-	return p, 0, true
+	return p
 }
 
 // fill adds rows: first those passed over too often, then class by class, in

@@ -96,7 +96,7 @@ func (s *Scheduler) checkSequence(id ID, q *sequence) error {
 		q.table != nil && q.state == Queued || q.state == Gone || q.bound && s.slots[q.slot] != q {
 		return fmt.Errorf("%w: sequence %d is %s", ErrBroken, id, q.state)
 	}
-	if ready := q.state == Running && q.bound && q.flight == 0 && q.uncached() > 0; ready != q.ready {
+	if ready := q.state == Running && q.bound && q.flight == 0 && q.uncached() > 0 && !q.deferred; ready != q.ready {
 		return fmt.Errorf("%w: sequence %d ready %t, want %t", ErrBroken, id, q.ready, ready)
 	}
 	if q.flight != 0 && q.state != Running {

@@ -47,15 +47,20 @@ func (s *Scheduler) Threshold() int {
 	return max(1, min(s.delay.threshold, live, s.cfg.MaxRows, s.cfg.MaxSlots))
 }
 
-// LongestWait returns the bound on a ready sequence's wait for others.
+// LongestWait returns the bound on a ready sequence's wait for others. By itself
+// it is what both models of a pair use: two steps of the faster one, or one of the
+// slower one if that is longer.
 func (s *Scheduler) LongestWait() time.Duration {
+	own, peer := s.delay.own, s.delay.peer
 	switch {
 	case s.delay.fixed > 0:
 		return s.delay.fixed
-	case s.delay.own == 0:
+	case own == 0:
 		return firstWait
+	case peer == 0:
+		return 2 * own
 	}
-	return max(2*s.delay.own, s.delay.peer)
+	return max(2*min(own, peer), own, peer)
 }
 
 // StepTime returns the smoothed time of a step without prefill, 0 until one was measured.
@@ -72,18 +77,64 @@ func (d *delay) measure(took time.Duration) {
 	}
 }
 
+// Waiting is what waits for the next step.
+type Waiting struct {
+	// Ready sequences could be in a step that starts now; Deferred ones are kept
+	// out by Defer.
+	Ready, Deferred int
+	// Since is when the ready sequence that has waited longest became ready.
+	Since time.Duration
+	// Urgent says that one of them is in the middle of its prefill: it has waited
+	// for others before and does not again.
+	Urgent bool
+}
+
+// Waiting returns what waits now.
+func (s *Scheduler) Waiting() Waiting {
+	w := Waiting{Ready: len(s.ready), Deferred: len(s.deferred)}
+	for i, q := range s.ready {
+		if i == 0 || q.since < w.Since {
+			w.Since = q.since
+		}
+		w.Urgent = w.Urgent || q.continues
+	}
+	return w
+}
+
 // held reports whether the ready sequences must wait for others, and until when.
 func (s *Scheduler) held(now time.Duration) (wake time.Duration, held bool) {
 	if len(s.ready) >= s.Threshold() {
 		return 0, false
 	}
-	oldest := s.ready[0].since
-	for _, q := range s.ready {
-		if q.continues {
-			return 0, false
-		}
-		oldest = min(oldest, q.since)
+	w := s.Waiting()
+	if w.Urgent {
+		return 0, false
 	}
-	wake = oldest + s.LongestWait()
+	wake = w.Since + s.LongestWait()
 	return wake, now < wake
+}
+
+// Defer keeps a sequence out of steps, whatever its state, until Undefer. It is
+// for schedules that go round by round. Errors: ErrUnknown.
+func (s *Scheduler) Defer(id ID) error {
+	q, err := s.find(id)
+	if err != nil {
+		return err
+	}
+	if !q.deferred {
+		q.deferred = true
+		s.deferred = append(s.deferred, q)
+		s.settle(q, 0)
+	}
+	return nil
+}
+
+// Undefer lets all deferred sequences take part again.
+func (s *Scheduler) Undefer(now time.Duration) {
+	for i, q := range s.deferred {
+		s.deferred[i] = nil
+		q.deferred = false
+		s.settle(q, now)
+	}
+	s.deferred = s.deferred[:0]
 }

@@ -189,10 +189,11 @@ type Scheduler struct {
 	slots map[step.Slot]*sequence // bound ones
 	queue []*sequence             // by age, oldest first
 	// ready has the ready sequences in ascending order of sequence.order.
-	ready  []*sequence
-	order  uint64 // last order given
-	counts Counts // Ready and Queued are the lengths above
-	step   uint64 // last step planned
+	ready    []*sequence
+	deferred []*sequence
+	order    uint64 // last order given
+	counts   Counts // Ready and Queued are the lengths above
+	step     uint64 // last step planned
 
 	// truncated has sequences whose executor must be told of a shorter length.
 	truncated []*sequence

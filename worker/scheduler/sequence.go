@@ -50,11 +50,13 @@ type sequence struct {
 	shorter bool
 	cut     int
 
-	ready  bool
-	order  uint64        // position among the ready sequences
-	since  time.Duration // when it became ready (or was submitted)
-	passed int           // batches that it was ready for and not part of
-	parked uint64        // position among the parked sequences
+	ready bool
+	// deferred says that the sequence is kept out of steps until Undefer.
+	deferred bool
+	order    uint64        // position among the ready sequences
+	since    time.Duration // when it became ready (or was submitted)
+	passed   int           // batches that it was ready for and not part of
+	parked   uint64        // position among the parked sequences
 }
 
 // older is the order of requests, the same on every model.
@@ -64,7 +66,7 @@ func (q *sequence) uncached() int { return len(q.ids) - q.cached }
 
 // settle makes the sequence ready, or not ready, as its state says.
 func (s *Scheduler) settle(q *sequence, now time.Duration) {
-	ready := q.state == Running && q.bound && q.flight == 0 && q.uncached() > 0
+	ready := q.state == Running && q.bound && q.flight == 0 && q.uncached() > 0 && !q.deferred
 	switch {
 	case ready && !q.ready:
 		q.ready, q.since = true, now
@@ -254,6 +256,9 @@ func (s *Scheduler) Finish(id ID) (slot step.Slot, bound bool, err error) {
 	if q.flight != 0 {
 		q.flight = 0
 		s.counts.InFlight--
+	}
+	if q.deferred {
+		s.deferred = slices.DeleteFunc(s.deferred, func(d *sequence) bool { return d == q })
 	}
 	bound = q.bound
 	s.giveBack(q)

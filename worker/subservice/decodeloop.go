@@ -9,6 +9,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/api/generate"
 	"github.com/tokenrouter/tokenrouter/api/handoff"
 	"github.com/tokenrouter/tokenrouter/policies"
+	"github.com/tokenrouter/tokenrouter/worker/executor"
 	"github.com/tokenrouter/tokenrouter/worker/scheduler"
 	"github.com/tokenrouter/tokenrouter/worker/step"
 )
@@ -19,18 +20,10 @@ func (s *Subservice) decodeLoop(ctx context.Context) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for ctx.Err() == nil {
-		for _, m := range s.in.take() {
-			m.apply(s)
-		}
-		s.keepAlive()
-		if len(s.lost) > 0 {
-			s.retryLost()
-			s.giveUp(s.now())
-		}
-		if err := s.admit(); err != nil {
+		plan, wake, waiting, err := s.begin()
+		if err != nil {
 			return err
 		}
-		plan, wake, waiting := s.sched.Next(s.now())
 		if plan != nil {
 			if err := s.runStep(ctx, plan); err != nil {
 				if ctx.Err() != nil {
@@ -45,6 +38,28 @@ func (s *Subservice) decodeLoop(ctx context.Context) error {
 		s.idle(ctx, timer, wake, waiting)
 	}
 	return nil
+}
+
+// begin applies what has arrived and plans a step if one is due. Without a plan,
+// waiting says that it must be called again at wake if nothing happens before.
+func (s *Subservice) begin() (plan *scheduler.Plan, wake time.Duration, waiting bool, err error) {
+	for _, m := range s.in.take() {
+		m.apply(s)
+	}
+	s.keepAlive()
+	if len(s.lost) > 0 {
+		s.retryLost()
+		s.giveUp(s.now())
+	}
+	if err := s.admit(); err != nil {
+		return nil, 0, false, err
+	}
+	if s.member == nil {
+		plan, wake, waiting = s.sched.Next(s.now())
+		return plan, wake, waiting, nil
+	}
+	plan, wake, waiting = s.offer()
+	return plan, wake, waiting, nil
 }
 
 // keepAlive tells the gateways of requests that wait that this loop still looks
@@ -112,25 +127,42 @@ func (s *Subservice) closePreempted(list []scheduler.Preemption) {
 
 // runStep executes a plan and applies its results.
 func (s *Subservice) runStep(ctx context.Context, plan *scheduler.Plan) error {
+	began := s.now()
+	ticket, err := s.launch(plan)
+	if err != nil {
+		return err
+	}
+	// The step is waited for even when ctx ends: its pages may be reused only afterwards.
+	return s.complete(context.WithoutCancel(ctx), plan, ticket, began)
+}
+
+// launch starts a planned step.
+func (s *Subservice) launch(plan *scheduler.Plan) (executor.Ticket, error) {
 	s.closePreempted(plan.Preempted)
 	for _, t := range plan.Truncations {
 		if err := s.exec.Truncate(t.Slot, t.Length); err != nil {
-			return fmt.Errorf("truncate slot %d: %w", t.Slot, err)
+			return 0, fmt.Errorf("truncate slot %d: %w", t.Slot, err)
 		}
 	}
 	s.askPrompt(plan)
-	began := s.now()
 	ticket, err := s.exec.Launch(&plan.Batch)
 	if err != nil {
-		return fmt.Errorf("launch step %d: %w", plan.Batch.Step, err)
+		return 0, fmt.Errorf("launch step %d: %w", plan.Batch.Step, err)
 	}
-	// The step is waited for even when ctx ends: its pages may be reused only afterwards.
-	if err := s.exec.Wait(context.WithoutCancel(ctx), ticket, &s.result); err != nil {
+	return ticket, nil
+}
+
+// complete waits for a step that began then, and applies its results.
+func (s *Subservice) complete(ctx context.Context, plan *scheduler.Plan, ticket executor.Ticket, began time.Duration) error {
+	if err := s.exec.Wait(ctx, ticket, &s.result); err != nil {
 		return fmt.Errorf("step %d: %w", plan.Batch.Step, err)
 	}
 	now := s.now()
 	s.sched.Complete(now, plan, now-began)
 	s.route(plan)
+	if s.member != nil {
+		s.member.Ended(s.now())
+	}
 	return nil
 }
 
@@ -226,6 +258,7 @@ func (s *Subservice) applyDecision(q *sequence, out *step.Out, d policies.Decisi
 		s.fail(q, &generate.Error{Code: generate.CodeInternal, Message: "the routing policy failed"})
 		return
 	}
+	q.kept = d.Keep
 	if d.Keep {
 		if s.commitHere(q, out, d) {
 			return // finished

@@ -32,11 +32,16 @@ func (b *inbox) post(m message) bool {
 	}
 	b.queue = append(b.queue, m)
 	b.mu.Unlock()
+	b.poke()
+	return true
+}
+
+// poke wakes the loop although nothing was posted.
+func (b *inbox) poke() {
 	select {
 	case b.wake <- struct{}{}:
 	default:
 	}
-	return true
 }
 
 // take returns all messages in the order they were posted. The slice is valid

@@ -11,9 +11,17 @@ import (
 	"github.com/tokenrouter/tokenrouter/worker/peer"
 )
 
+// Link is the way to one replica, a *peer.Link outside of simulations.
+type Link interface {
+	// Send queues a frame without blocking, as peer.Link does.
+	Send(f *handoff.Frame) error
+	// Peer names the replica at the other side and its model.
+	Peer() (replica, model string)
+}
+
 // arrival is a frame from a peer, copied.
 type arrival struct {
-	link  *peer.Link
+	link  Link
 	frame handoff.Frame
 }
 
@@ -44,6 +52,9 @@ func (s *Subservice) LinkDown(l *peer.Link, err error) { s.in.post(&linkChange{l
 
 func (m *arrival) apply(s *Subservice) {
 	f := &m.frame
+	if s.member != nil && f.Kind == handoff.KindHandoff {
+		defer s.arrived(f.Request)
+	}
 	q := s.seqs[f.Request]
 	var err error
 	switch {
@@ -77,7 +88,7 @@ func (s *Subservice) refuse(q *sequence, f *handoff.Frame, err error) {
 }
 
 // receiveTurn applies a hand-off or progress to a sequence that is known here.
-func (s *Subservice) receiveTurn(l *peer.Link, q *sequence, f *handoff.Frame) error {
+func (s *Subservice) receiveTurn(l Link, q *sequence, f *handoff.Frame) error {
 	// A hand-off is newer than the one sent last; progress belongs to it, or to one
 	// that the other model has made to a third.
 	expected := q.away && f.Epoch == q.epoch && (f.Kind == handoff.KindHandoff && f.Hop > q.hop ||
@@ -180,6 +191,7 @@ func (s *Subservice) resume(q *sequence, f *handoff.Frame, fresh []int32) error 
 		s.finish(q, f.Done)
 		return nil
 	}
+	q.kept = false
 	verdict, to := s.receive(q, f)
 	switch verdict {
 	case policies.Finish:
@@ -222,7 +234,7 @@ func (s *Subservice) receive(q *sequence, f *handoff.Frame) (policies.Verdict, p
 
 // receiveNew makes this replica a collaborator of a request, or replaces what an
 // older epoch left here.
-func (s *Subservice) receiveNew(l *peer.Link, f *handoff.Frame, old *sequence) {
+func (s *Subservice) receiveNew(l Link, f *handoff.Frame, old *sequence) {
 	switch {
 	case f.Done != handoff.NotDone || old == nil && s.ended.has(f.Request, f.Epoch):
 		return
@@ -254,7 +266,7 @@ func (s *Subservice) receiveNew(l *peer.Link, f *handoff.Frame, old *sequence) {
 
 // newCollaborator builds the sequence of a first hand-off; nil and a code if
 // its contents do not fit this replica.
-func (s *Subservice) newCollaborator(l *peer.Link, f *handoff.Frame) (*sequence, string) {
+func (s *Subservice) newCollaborator(l Link, f *handoff.Frame) (*sequence, string) {
 	dep := s.deployments[f.First.Deployment]
 	if dep == nil || int(f.From) >= len(dep.Models) || policies.ModelID(f.To) != dep.Self || f.From == f.To {
 		return nil, generate.CodeNotFound
@@ -299,7 +311,7 @@ func (s *Subservice) newCollaborator(l *peer.Link, f *handoff.Frame) (*sequence,
 }
 
 // nack tells the sender how much of a request is known here.
-func (s *Subservice) nack(l *peer.Link, f *handoff.Frame, self policies.ModelID, known int) {
+func (s *Subservice) nack(l Link, f *handoff.Frame, self policies.ModelID, known int) {
 	n := handoff.Frame{
 		Kind: handoff.KindNack, Request: f.Request, Epoch: f.Epoch, Hop: f.Hop,
 		From: uint8(self), To: f.From, Known: int32(known),
@@ -344,12 +356,12 @@ func (s *Subservice) receiveRelease(q *sequence, f *handoff.Frame) {
 }
 
 // reject answers a hand-off that this replica cannot take.
-func (s *Subservice) reject(l *peer.Link, f *handoff.Frame, code string) {
+func (s *Subservice) reject(l Link, f *handoff.Frame, code string) {
 	s.giveBack(l, &handoff.Frame{Request: f.Request, Epoch: f.Epoch, Hop: f.Hop, From: f.To, To: f.From, Code: code})
 }
 
 // giveBack sends a Release that says why a collaborator cannot go on.
-func (s *Subservice) giveBack(l *peer.Link, f *handoff.Frame) {
+func (s *Subservice) giveBack(l Link, f *handoff.Frame) {
 	f.Kind, f.Done = handoff.KindRelease, handoff.DoneError
 	err := peer.ErrLinkDown
 	if l != nil {

@@ -44,6 +44,8 @@ type sequence struct {
 	// waits for one since lost.
 	sent bool
 	lost time.Duration
+	// kept says that the last step here committed a token.
+	kept bool
 	// done says that the hand-off of the turn ends the answer; the sequence is
 	// removed once that is sent.
 	done handoff.Done

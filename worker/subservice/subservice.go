@@ -13,7 +13,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/policies"
 	"github.com/tokenrouter/tokenrouter/worker/executor"
 	"github.com/tokenrouter/tokenrouter/worker/kv"
-	"github.com/tokenrouter/tokenrouter/worker/peer"
+	"github.com/tokenrouter/tokenrouter/worker/schedule"
 	"github.com/tokenrouter/tokenrouter/worker/scheduler"
 	"github.com/tokenrouter/tokenrouter/worker/step"
 	"github.com/tokenrouter/tokenrouter/worker/tokenizer"
@@ -46,6 +46,14 @@ type Config struct {
 	StopIDs     []int32
 	Deployments []Deployment
 	Scheduler   scheduler.Config
+	// Clock is the time since some start; nil for that of New. Members of one
+	// Coordinator must have the same.
+	Clock func() time.Duration
+	// Coordinator says when steps start, together with the other replicas of the
+	// process; nil leaves it to the scheduler's threshold and longest wait. Order is
+	// the model's place in the order of models, 0 for the first.
+	Coordinator *schedule.Coordinator
+	Order       int
 	// CollaboratorWait is how long a turn waits for a lost collaborator to come back.
 	CollaboratorWait time.Duration
 	Logger           *slog.Logger
@@ -72,8 +80,8 @@ type Subservice struct {
 	info executor.Info
 	pool *kv.Pool
 	in   *inbox
-	// start is the zero of the scheduler's time.
-	start time.Time
+	// clock is the scheduler's time.
+	clock func() time.Duration
 	// words is the configuration's Vocabulary, or that of its Tokenizer.
 	words Vocabulary
 
@@ -82,12 +90,16 @@ type Subservice struct {
 	deployments map[string]*deployment
 	seqs        map[uint64]*sequence
 	ended       *tombstones
-	links       map[string]*peer.Link
+	links       map[string]Link
 	lost        map[uint64]*sequence // sequences whose turn waits for a link
 	result      step.Result
 	alive       time.Duration // when keepAlive last looked
 	handoffs    uint64
 	committed   uint64
+	// member is the part in the Coordinator while Run runs, nil without one; round
+	// is the round in which sequences were last let in.
+	member *schedule.Member
+	round  uint64
 
 	stats atomic.Pointer[Stats]
 }
@@ -135,9 +147,13 @@ func New(cfg Config) (*Subservice, error) {
 	}
 	s := &Subservice{
 		cfg: cfg, log: cfg.Logger.With("replica", cfg.Replica), exec: cfg.Executor, info: info,
-		pool: pool, words: words, in: newInbox(), start: time.Now(), sched: sched,
+		pool: pool, words: words, in: newInbox(), clock: cfg.Clock, sched: sched, round: 1,
 		deployments: map[string]*deployment{}, seqs: map[uint64]*sequence{},
-		ended: newTombstones(maxTombstones), links: map[string]*peer.Link{}, lost: map[uint64]*sequence{},
+		ended: newTombstones(maxTombstones), links: map[string]Link{}, lost: map[uint64]*sequence{},
+	}
+	if s.clock == nil {
+		start := time.Now()
+		s.clock = func() time.Duration { return time.Since(start) }
 	}
 	for _, d := range cfg.Deployments {
 		if err := s.addDeployment(d); err != nil {
@@ -167,7 +183,7 @@ func (s *Subservice) addDeployment(d Deployment) error {
 }
 
 // now is the scheduler's time.
-func (s *Subservice) now() time.Duration { return time.Since(s.start) }
+func (s *Subservice) now() time.Duration { return s.clock() }
 
 // Stats returns the latest snapshot. Any goroutine may call it.
 func (s *Subservice) Stats() Stats { return *s.stats.Load() }
@@ -175,7 +191,16 @@ func (s *Subservice) Stats() Stats { return *s.stats.Load() }
 // Run is the decode loop. It returns when ctx ends (with nil) or the executor
 // fails; all requests have then been told, and their pages freed.
 func (s *Subservice) Run(ctx context.Context) error {
+	s.join()
 	err := s.decodeLoop(ctx)
+	return s.stop(err)
+}
+
+// stop tells everyone that the loop has ended, and why.
+func (s *Subservice) stop(err error) error {
+	if s.member != nil {
+		s.member.Leave(s.now())
+	}
 	failure := &generate.Error{Code: generate.CodeUnavailable, Message: "the replica is stopping", Retryable: true}
 	if err != nil {
 		failure.Message = "the replica failed"

@@ -34,6 +34,9 @@ func (s *Subservice) handOver(q *sequence, d policies.Decision) {
 func (s *Subservice) sendTurn(q *sequence) {
 	link := s.linkTo(q)
 	if link != nil {
+		if s.member != nil {
+			s.member.Sent(s.now(), q.id, q.kept)
+		}
 		if err := link.Send(s.turnFrame(q)); err == nil {
 			q.sent = true
 			q.seen[q.turn] = int32(len(q.ids))
@@ -141,7 +144,7 @@ func (s *Subservice) sendToEntry(q *sequence, f *handoff.Frame) error {
 
 // linkTo returns the link to the replica that has, or gets, the turn of q;
 // nil if none is up.
-func (s *Subservice) linkTo(q *sequence) *peer.Link {
+func (s *Subservice) linkTo(q *sequence) Link {
 	if q.collab != nil && q.turn == q.q.Owner {
 		return s.links[q.collab.entry]
 	}
@@ -151,7 +154,7 @@ func (s *Subservice) linkTo(q *sequence) *peer.Link {
 // linkOf returns the link to the replica that serves model k for a request; nil
 // if none is up. The first choice depends on the request alone, so that all
 // replicas agree on it; one that is down is skipped.
-func (s *Subservice) linkOf(q *sequence, k policies.ModelID) *peer.Link {
+func (s *Subservice) linkOf(q *sequence, k policies.ModelID) Link {
 	if link := s.links[q.replica[k]]; link != nil {
 		return link
 	}
@@ -186,7 +189,7 @@ func (s *Subservice) giveUp(now time.Duration) {
 
 // linkChange says that a link came up or went down for good.
 type linkChange struct {
-	link *peer.Link
+	link Link
 	up   bool
 	err  error
 }
