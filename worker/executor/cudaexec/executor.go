@@ -181,7 +181,11 @@ func (e *Executor) takeMemory() error {
 // loadWeights fills everything that stays the same between steps.
 func (e *Executor) loadWeights(ctx context.Context, src Source) error {
 	dev := e.device.ctx
-	if err := e.stream.Set32(driver.Ptr(e.b.arrived.Ptr), 0, 1); err != nil {
+	// Products may read rows that no step has written; what they make of them is not used.
+	if err := e.stream.Set8(ptr(e.b.x), 0, uint64(e.plan.Activations)); err != nil {
+		return err
+	}
+	if err := e.stream.Set32(ptr(e.b.arrived), 0, 1); err != nil {
 		return err
 	}
 	if e.cfg.Poison {

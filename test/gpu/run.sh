@@ -1,0 +1,173 @@
+#!/bin/bash
+# All checks that need a GPU, in one call: test/gpu/run.sh [SECTION…]
+#
+# From the repository's root, or anywhere. BIN is the folder that build.sh filled, so that no Go is needed here; without it
+# the binaries are built first. OUT is where run.log and table.txt go (./gpu-out). NVRTC is found as trctl finds it, or named
+# by TRCTL_NVRTC. Sections, in this order; without arguments all of them, in less than nine minutes on an H200:
+#
+#   selftest   driver, graphs, bandwidth                      suite      the executor: suite, goldens, real shapes
+#   kernels    every kernel against float64                   torch      against transformers, fp32 and bf16 (python3)
+#   fault      a kernel's fault, and the device opened anew   eval       the trio's accuracy, against the CPU's
+#   serve      dummy 0.6B and 32B behind the API              sanitizer  compute-sanitizer on two layers
+#   upload     16 GB from files to the device                 bench      time of steps
+set -u
+root=$(cd "$(dirname "$0")/../.." && pwd)
+out=${OUT:-$PWD/gpu-out}
+mkdir -p "$out"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export TRCTL_TEST_DEVICE=gpu XDG_CACHE_HOME=$work/cache TMPDIR=$work/tmp
+mkdir -p "$TMPDIR"
+log=$out/run.log table=$out/table.txt
+: >"$log"
+: >"$table"
+failed=0
+
+if [ -z "${BIN:-}" ]; then
+  "$root/test/gpu/build.sh" "$work/built" >>"$log" 2>&1 || { tail -n 20 "$log"; exit 1; }
+  BIN=$work/built
+fi
+mkdir -p "$work/bin"
+for f in "$BIN"/*; do
+  case $f in
+    *.gz) gunzip -c "$f" >"$work/bin/$(basename "$f" .gz)" ;;
+    *) cp "$f" "$work/bin/" ;;
+  esac
+done
+chmod +x "$work"/bin/*
+
+# row NAME RESULT SECONDS NOTE
+row() { printf '%-26s %-8s %6s s  %s\n' "$1" "$2" "$3" "$4" >>"$table"; }
+
+# check NAME LIMIT COMMAND…: runs it in the present folder with a limit in seconds; its output is in $work/last.
+check() {
+  local name=$1 limit=$2 start=$SECONDS rc
+  shift 2
+  echo "== $name: $*" >>"$log"
+  timeout -k 5 "$limit" "$@" >"$work/last" 2>&1
+  rc=$?
+  cat "$work/last" >>"$log"
+  note=$(summary)
+  case $rc in
+    0) row "$name" ok $((SECONDS - start)) "$note" ;;
+    124 | 137) row "$name" TIMEOUT $((SECONDS - start)) "$note" ;;
+    *) row "$name" FAILED $((SECONDS - start)) "rc $rc; $note" ;;
+  esac
+  [ $rc -eq 0 ] || { failed=1; grep -E 'FAIL|_test\.go:|panic|rror' "$work/last" | head -n 15 | cut -c1-300; }
+  return $rc
+}
+
+# summary is a few words about the last output: failed tests, or how many passed.
+summary() {
+  local bad
+  bad=$(grep -oE '^ *--- FAIL: [^ ]+' "$work/last" | sed 's/.*: //' | tr '\n' ' ' | cut -c1-160)
+  [ -n "$bad" ] && { echo "$bad"; return; }
+  grep -cE '^ *--- PASS' "$work/last" | sed 's/$/ passed/' | grep -v '^0 ' || tail -n 1 "$work/last" | cut -c1-120
+}
+
+run_selftest() { cd "$root/cuda/selftest" && check selftest 60 "$work/bin/selftest.test" -test.run 'TestRun$' -test.v; }
+run_kernels() { cd "$root/cuda/kernels" && check kernels 120 "$work/bin/kernels.test" -test.v; }
+run_suite() { cd "$root/worker/executor/cudaexec" && check suite 150 "$work/bin/cudaexec.test" -test.v; }
+
+run_fault() {
+  cd "$root/worker/executor/cudaexec" &&
+    TRCTL_TEST_FAULT=1 check fault 60 "$work/bin/cudaexec.test" -test.run 'TestDeviceIsRebuilt$' -test.v
+}
+
+run_torch() {
+  mkdir -p "$work/ref"
+  cd "$root" && check 'torch reference' 120 python3 -B cuda/torchref/reference.py "$work/ref" || return
+  cd worker/executor/cudaexec &&
+    TRCTL_TORCH_REF=$work/ref check 'torch comparison' 90 "$work/bin/cudaexec.test" -test.run 'TestTransformers$' -test.v
+  grep -oE 'qwen3.*ratio.*' "$work/last" >>"$table"
+  rm -rf "$work/ref"
+}
+
+# evaluate NAME FLAG…: all 500 problems on the GPU, with the bounds given.
+evaluate() {
+  local name=$1
+  shift
+  check "eval $name" 60 "$work/bin/trctl" eval --device cuda -n 0 --concurrency 64 "$@"
+  grep -E 'accuracy|large share|tokens/s|speed' "$work/last" | tr -s ' ' | tr '\n' ';' | sed 's/^/    /; s/$/\n/' >>"$table"
+}
+
+# The CPU measures .412, .990, .998, and .990 with 11.6 % large tokens (docs/bench.md).
+run_eval() {
+  cd "$root"
+  evaluate tiny-s --models tiny-s --min-accuracy 0.392 --max-accuracy 0.432
+  evaluate tiny-m --models tiny-m --min-accuracy 0.97
+  evaluate tiny-l --models tiny-l --min-accuracy 0.978
+  evaluate r-stitch --models tiny-s,tiny-l --policy r-stitch --min-accuracy 0.97 --max-large-share 0.136
+}
+
+# serve starts a pair of dummy models, puts load on it, and stops it.
+serve() {
+  local url=127.0.0.1:18000 pid rc=1
+  "$work/bin/trctl" serve --device cuda --models qwen3-0.6b,qwen3-32b --load dummy:7 --policy random --threshold 0.2 \
+    --listen $url >"$work/serve.log" 2>&1 &
+  pid=$!
+  for _ in $(seq 1 300); do
+    grep -q 'serves on' "$work/serve.log" && break
+    kill -0 $pid 2>/dev/null || break
+    sleep 0.2
+  done
+  "$work/bin/trctl" bench --url "http://$url" --endpoint completions --model default --prompt-ids --input-tokens 100 \
+    --vocab 151000 --ignore-eos --concurrency 8 --requests 32 --max-tokens 64 && rc=0
+  kill -TERM $pid
+  wait $pid || rc=1
+  cat "$work/serve.log"
+  return $rc
+}
+
+run_serve() {
+  cd "$root"
+  export work
+  export -f serve
+  check serve 90 bash -c serve
+  grep -vE '^(time|Ctrl|Try)|curl' "$work/last" | cut -c1-140 | head -n 24 | sed 's/^/    /' >>"$table"
+}
+
+# sanitize TOOL TEST LIMIT: a refused device is no failure.
+sanitize() {
+  check "sanitizer $1 $2" "$3" compute-sanitizer --tool "$1" --error-exitcode 9 --print-limit 20 \
+    "$work/bin/cudaexec.test" -test.run "$2" -test.v
+  if grep -qE 'Device not supported|not supported on this' "$work/last"; then
+    sed -i '$d' "$table"
+    row "sanitizer $1" skipped 0 'the tool does not support this machine'
+    return 1
+  fi
+  grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$work/last" | sed 's/^/    /' >>"$table"
+}
+
+run_sanitizer() {
+  command -v compute-sanitizer >/dev/null || { row sanitizer skipped 0 'there is no compute-sanitizer'; return; }
+  cd "$root/worker/executor/cudaexec" || return
+  sanitize memcheck 'TestTwoLayers' 60 || return
+  sanitize racecheck 'TestTwoLayers/own' 60
+  sanitize initcheck 'TestTwoLayers/own' 60
+}
+
+run_upload() {
+  cd "$root/worker/executor/cudaexec" &&
+    check upload 100 "$work/bin/cudaexec.test" -test.run '^$' -test.bench 'Upload$' -test.benchtime 1x -test.v
+  grep -E 'GB/s|written' "$work/last" | sed 's/^/    /' >>"$table"
+}
+
+run_bench() {
+  cd "$root/worker/executor/cudaexec" &&
+    check bench 150 "$work/bin/cudaexec.test" -test.run '^$' -test.bench 'Step$/^qwen3-(0.6b|8b|32b)$' -test.benchtime 20x
+  grep -E '^Benchmark' "$work/last" | sed 's/^BenchmarkStep\//    /' >>"$table"
+}
+
+sections=("$@")
+[ ${#sections[@]} -gt 0 ] || sections=(selftest kernels suite fault torch eval serve sanitizer upload bench)
+for section in "${sections[@]}"; do
+  if ! declare -F "run_$section" >/dev/null; then
+    echo "there is no section $section" >&2
+    exit 2
+  fi
+  "run_$section"
+done
+echo
+cat "$table"
+exit $failed
