@@ -12,6 +12,7 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/policies"
 	"github.com/tokenrouter/tokenrouter/worker/executor/cudaexec"
+	"github.com/tokenrouter/tokenrouter/worker/schedule"
 )
 
 // Config says what an engine serves.
@@ -42,6 +43,8 @@ type Config struct {
 	// Progress is told how many bytes of a model's weights are on its GPU, from
 	// several goroutines. May be nil.
 	Progress func(model string, done, total int64)
+	// Schedule says when models start their steps.
+	Schedule schedule.Rule
 	// MaxRows bounds the sequences in a step, MaxQueue the requests that wait for admission.
 	MaxRows, MaxQueue int
 	// ChunkTokens bounds the tokens of a prefill chunk.

@@ -14,6 +14,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/gateway/session"
 	"github.com/tokenrouter/tokenrouter/internal/h2"
 	"github.com/tokenrouter/tokenrouter/policies"
+	"github.com/tokenrouter/tokenrouter/worker/schedule"
 	"github.com/tokenrouter/tokenrouter/worker/subservice"
 )
 
@@ -34,6 +35,9 @@ type Engine struct {
 	served     []session.Deployment
 	table      *session.Table
 	session    session.Config
+	// together says when the replicas start their steps; clock is the time of all.
+	together *schedule.Coordinator
+	clock    func() time.Duration
 	// ready is closed by Run once every replica serves and has its peer links,
 	// closing when it stops.
 	ready, closing chan struct{}
@@ -128,6 +132,8 @@ func newEngine(cfg Config) *Engine {
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
 	}
+	began := time.Now()
+	e.together, e.clock = schedule.New(cfg.Schedule), func() time.Duration { return time.Since(began) }
 	e.gpus = newGPUs(&e.cfg, e.log)
 	return e
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/internal/buildinfo"
 	"github.com/tokenrouter/tokenrouter/internal/node"
 	"github.com/tokenrouter/tokenrouter/policies"
+	"github.com/tokenrouter/tokenrouter/worker/schedule"
 )
 
 // process is what a command may touch of the operating system's process.
@@ -83,7 +84,7 @@ func newParser(c *cli, p process) (*kong.Kong, error) {
 		kong.DefaultEnvars("TRCTL"),
 		kong.Writers(p.out, p.err),
 		kong.Bind(p),
-		kong.Vars{"policies": strings.Join(policies.Names(), ", "), "page_size": strconv.Itoa(node.Defaults().PageSize)},
+		kong.Vars{"policies": strings.Join(policies.Names(), ", "), "schedules": strings.Join(schedule.Names(), ", "), "page_size": strconv.Itoa(node.Defaults().PageSize)},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 	)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/internal/node"
 	"github.com/tokenrouter/tokenrouter/models"
+	"github.com/tokenrouter/tokenrouter/worker/schedule"
 )
 
 // maxConfigBytes bounds a configuration file.
@@ -65,6 +66,7 @@ type fileConfig struct {
 	MaxRows      *int              `yaml:"max_rows"`
 	MaxQueue     *int              `yaml:"max_queue"`
 	ChunkTokens  *int              `yaml:"chunk_tokens"`
+	Schedule     *schedule.Rule    `yaml:"schedule"`
 	Workers      *int              `yaml:"workers"`
 	DrainTimeout *time.Duration    `yaml:"drain_timeout"`
 	Models       []fileModel       `yaml:"models"`
@@ -153,6 +155,7 @@ func parseConfig(text []byte, dir string, s *settings) error {
 	overwrite(&s.MaxQueue, f.MaxQueue)
 	overwrite(&s.ChunkTokens, f.ChunkTokens)
 	overwrite(&s.Workers, f.Workers)
+	overwrite(&s.Schedule, f.Schedule)
 	overwrite(&s.DrainTimeout, f.DrainTimeout)
 	if f.LogLevel != nil {
 		if err := s.setLogLevel(*f.LogLevel); err != nil {

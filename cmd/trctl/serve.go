@@ -21,20 +21,22 @@ import (
 	"github.com/tokenrouter/tokenrouter/models"
 	"github.com/tokenrouter/tokenrouter/models/catalogue"
 	"github.com/tokenrouter/tokenrouter/policies"
+	"github.com/tokenrouter/tokenrouter/worker/schedule"
 )
 
 // nodeFlags are the settings of a node that commands which start one share.
 type nodeFlags struct {
-	Models         []string   `placeholder:"MODEL" help:"Models, the entry model first: names of embedded models (tiny-s, tiny-m, tiny-l), checkpoint directories or, with --load, names of the catalogue (qwen3-0.6b, qwen3-32b and so on)."`
-	Policy         *string    `placeholder:"NAME" help:"Routing policy of the deployment: ${policies} (r-stitch)."`
-	Threshold      *float64   `placeholder:"T" help:"Threshold of the routing policy; for random the probability."`
-	Trace          *string    `placeholder:"LIST" help:"Decisions of the policy trace: POSITION[@MODEL] DESTINATION keep|drop, …"`
-	Weights        []float64  `placeholder:"W" help:"Shares of the models under the policy me, one each (equal)."`
-	PageSize       *int       `placeholder:"N" help:"Token slots in a page of keys and values (64)."`
-	KVTokens       *int       `name:"kv-tokens" env:"TRCTL_KV_TOKENS" placeholder:"N" help:"Token slots of each model's pool (on a GPU what fits, the same for all its models; else 131072)."`
-	BatchThreshold []int      `placeholder:"B" help:"Fewest ready sequences that start a step, one number for all models or one each (1)."`
-	LongestWait    []waitTime `placeholder:"D" help:"Wait that overrides the batch threshold, auto or a duration, one for all models or one each (auto)."`
-	Workers        *int       `placeholder:"N" help:"CPU threads that a model's step may use (all)."`
+	Models         []string       `placeholder:"MODEL" help:"Models, the entry model first: names of embedded models (tiny-s, tiny-m, tiny-l), checkpoint directories or, with --load, names of the catalogue (qwen3-0.6b, qwen3-32b and so on)."`
+	Policy         *string        `placeholder:"NAME" help:"Routing policy of the deployment: ${policies} (r-stitch)."`
+	Threshold      *float64       `placeholder:"T" help:"Threshold of the routing policy; for random the probability."`
+	Trace          *string        `placeholder:"LIST" help:"Decisions of the policy trace: POSITION[@MODEL] DESTINATION keep|drop, …"`
+	Weights        []float64      `placeholder:"W" help:"Shares of the models under the policy me, one each (equal)."`
+	PageSize       *int           `placeholder:"N" help:"Token slots in a page of keys and values (64)."`
+	KVTokens       *int           `name:"kv-tokens" env:"TRCTL_KV_TOKENS" placeholder:"N" help:"Token slots of each model's pool (on a GPU what fits, the same for all its models; else 131072)."`
+	BatchThreshold []int          `placeholder:"B" help:"Fewest ready sequences that start a step, one number for all models or one each (1)."`
+	LongestWait    []waitTime     `placeholder:"D" help:"Wait that overrides the batch threshold, auto or a duration, one for all models or one each (auto)."`
+	Schedule       *schedule.Rule `enum:"${schedules}" placeholder:"RULE" help:"When models start their steps: ${schedules} (delayed)."`
+	Workers        *int           `placeholder:"N" help:"CPU threads that a model's step may use (all)."`
 	deviceFlags
 }
 
@@ -151,6 +153,7 @@ func (f *nodeFlags) apply(c *node.Config) error {
 	overwrite(&c.PageSize, f.PageSize)
 	overwrite(&c.KVTokens, f.KVTokens)
 	overwrite(&c.Workers, f.Workers)
+	overwrite(&c.Schedule, f.Schedule)
 	if err := f.deviceFlags.apply(c); err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/internal/node"
+	"github.com/tokenrouter/tokenrouter/worker/schedule"
 )
 
 // parseServe runs the parser alone.
@@ -119,6 +120,7 @@ func TestServeSettingsErrors(t *testing.T) {
 		{"share", "--gpu-memory-share", []string{"--gpu-memory-share=0"}},
 		{"share above one", "gpu_memory_share", []string{"--gpu-memory-share=1.5"}},
 		{"load", "dummy:SEED", []string{"--load=file"}},
+		{"schedule", "there are delayed, adaptive", []string{"--schedule=hasty"}},
 		{"same model twice", "used twice", []string{"--models=tiny-s,tiny-s"}},
 	}
 	for _, test := range tests {
@@ -141,7 +143,17 @@ func TestPrecedence(t *testing.T) {
 	if got, err = parseServe(t); err != nil || got.PageSize != 32 || got.MaxRows != 7 {
 		t.Fatalf("environment over file: page size %d, max rows %d, %v", got.PageSize, got.MaxRows, err)
 	}
-	if got, err = parseServe(t, "--page-size=8"); err != nil || got.PageSize != 8 || got.MaxRows != 7 {
+	if got.Schedule != schedule.Lockstep {
+		t.Fatalf("schedule of the file: %s", got.Schedule)
+	}
+	t.Setenv("TRCTL_SCHEDULE", "eager")
+	if got, err = parseServe(t); err != nil || got.Schedule != schedule.Eager {
+		t.Fatalf("schedule of the environment: %s, %v", got.Schedule, err)
+	}
+	if got, err = parseServe(t, "--page-size=8", "--schedule=adaptive"); err == nil && got.Schedule != schedule.Adaptive {
+		t.Fatalf("schedule of the flag: %s", got.Schedule)
+	}
+	if err != nil || got.PageSize != 8 || got.MaxRows != 7 {
 		t.Fatalf("flag over environment: page size %d, max rows %d, %v", got.PageSize, got.MaxRows, err)
 	}
 }

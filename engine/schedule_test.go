@@ -1,0 +1,94 @@
+package engine
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tokenrouter/tokenrouter/worker/schedule"
+)
+
+// Whatever the schedule and the thresholds, answers have the same bytes, and each
+// token the same model.
+func TestSchedulesWriteTheSame(t *testing.T) {
+	list := questions(12, 60)
+	list = append(list, seeded(questions(4, 60))...)
+	var want [][]said
+	for _, name := range schedule.Names() {
+		rule, err := schedule.Parse(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := start(t, func(c *Config) {
+			c.Schedule = rule
+			if rule == schedule.Delayed || rule == schedule.Adaptive {
+				c.Models[1].Threshold = 3
+			}
+		})
+		got := answers(t, e, list, 5, nil)
+		if want == nil {
+			want = got
+		}
+		for i := range want {
+			if d := differs(got[i], want[i]); d != "" {
+				t.Errorf("%s, question %d: %s", name, i, d)
+			}
+		}
+		if n := e.stats()["tiny-l-0"].Committed; n == 0 {
+			t.Errorf("%s: the large model wrote nothing", name)
+		}
+		awaitIdle(t, e)
+	}
+}
+
+// A schedule that waits for all models goes on when a replica dies.
+func TestSchedulesSurviveDeath(t *testing.T) {
+	list := questions(8, 80)
+	var want [][]said
+	for _, rule := range []schedule.Rule{schedule.Eager, schedule.Lockstep, schedule.StepSync, schedule.ModelSync, schedule.Adaptive} {
+		e := start(t, func(c *Config) { c.Schedule, c.Models[1].Replicas = rule, 2 })
+		var mu sync.Mutex
+		done := 0
+		kill := func() {
+			mu.Lock()
+			defer mu.Unlock()
+			if done++; done == 2 && rule != schedule.Eager {
+				e.kill("tiny-l-0")
+			}
+		}
+		got := answers(t, e, list, 4, kill)
+		if want == nil {
+			want = got
+		}
+		for i := range want {
+			if d := differs(got[i], want[i]); d != "" {
+				t.Errorf("%s, question %d: %s", rule, i, d)
+			}
+		}
+		awaitIdle(t, e)
+	}
+}
+
+// Close does not wait for a barrier.
+func TestSchedulesClose(t *testing.T) {
+	for _, rule := range []schedule.Rule{schedule.Lockstep, schedule.StepSync, schedule.ModelSync} {
+		cfg := Defaults()
+		cfg.Schedule = rule
+		e, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		n := 0
+		for _, err := range e.Generate(ctx, questions(1, 400)[0]) {
+			if n++; err != nil || n == 5 {
+				break
+			}
+		}
+		cancel()
+		if err := e.Close(); err != nil {
+			t.Errorf("%s: %v", rule, err)
+		}
+	}
+}
