@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/cuda/kernels"
 	"github.com/tokenrouter/tokenrouter/cuda/nvrtc"
 	"github.com/tokenrouter/tokenrouter/internal/node"
 	"github.com/tokenrouter/tokenrouter/models"
+	"github.com/tokenrouter/tokenrouter/models/catalogue"
 	"github.com/tokenrouter/tokenrouter/worker/model"
 	"github.com/tokenrouter/tokenrouter/worker/tokenizer"
 )
@@ -24,7 +24,7 @@ type kernelsCmd struct {
 type kernelsBuildCmd struct {
 	gpuFlags
 	Arch     []string `required:"" placeholder:"ARCH" help:"Architectures, such as sm_80,sm_90a."`
-	Models   []string `placeholder:"MODEL" help:"Embedded models or checkpoint directories (the embedded trio)."`
+	Models   []string `placeholder:"MODEL" help:"Embedded models, names of the catalogue or checkpoint directories (the embedded trio)."`
 	PageSize int      `default:"${page_size}" help:"Token slots in a page of keys and values, as serve will have it (${default})."`
 	Output   string   `short:"o" enum:"text,json" default:"text" help:"Output format: ${enum}."`
 }
@@ -131,7 +131,7 @@ func dimsOf(m node.Model, pageSize int) (kernels.Dims, error) {
 		files, known = os.DirFS(m.Dir), true
 	}
 	if !known {
-		return kernels.Dims{}, fmt.Errorf("it is not embedded (%s)", strings.Join(models.Names(), ", "))
+		return cataloguedDims(m.Name, pageSize)
 	}
 	text, err := fs.ReadFile(files, "config.json")
 	if err != nil {
@@ -145,6 +145,27 @@ func dimsOf(m node.Model, pageSize int) (kernels.Dims, error) {
 	if err != nil {
 		return kernels.Dims{}, err
 	}
-	dims := kernels.Dims{Hidden: c.Hidden, FFN: c.FFN, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, PageSize: pageSize, Vocab: ids.Size()}
+	return dimsFor(&c, pageSize, ids.Size())
+}
+
+// cataloguedDims are the dimensions of a model of the catalogue.
+func cataloguedDims(name string, pageSize int) (kernels.Dims, error) {
+	all, err := catalogue.Default()
+	if err != nil {
+		return kernels.Dims{}, err
+	}
+	entry, err := all.Find(name)
+	if err != nil {
+		return kernels.Dims{}, err
+	}
+	c, err := model.ParseConfig(entry.Config)
+	if err != nil {
+		return kernels.Dims{}, err
+	}
+	return dimsFor(&c, pageSize, entry.RealVocab)
+}
+
+func dimsFor(c *model.Config, pageSize, vocab int) (kernels.Dims, error) {
+	dims := kernels.Dims{Hidden: c.Hidden, FFN: c.FFN, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, PageSize: pageSize, Vocab: vocab}
 	return dims, dims.Check()
 }
