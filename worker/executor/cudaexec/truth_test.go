@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/tokenrouter/tokenrouter/api/sampling"
-	"github.com/tokenrouter/tokenrouter/models"
 	"github.com/tokenrouter/tokenrouter/worker/executor/cpuexec"
 	"github.com/tokenrouter/tokenrouter/worker/model"
 	"github.com/tokenrouter/tokenrouter/worker/step"
@@ -64,7 +63,7 @@ func sameWords(t *testing.T, got, want [][]float32, limit float32) {
 
 // Against transformers in float32.
 func TestGolden(t *testing.T) {
-	for _, name := range models.Names() {
+	for _, name := range trio() {
 		t.Run(name, func(t *testing.T) {
 			d, dev := openTest(t)
 			if dev.Simulated && (name == "tiny-l" || testing.Short()) {
@@ -111,7 +110,7 @@ func TestGolden(t *testing.T) {
 
 // Teacher-forced on the reference's own ids: every position of ten long texts.
 func TestTeacherForced(t *testing.T) {
-	for _, name := range models.Names() {
+	for _, name := range trio() {
 		t.Run(name, func(t *testing.T) {
 			d, dev := openTest(t)
 			if dev.Simulated {
