@@ -51,7 +51,7 @@ func (s *Subservice) submit(ctx context.Context, sub *submission) *generate.Erro
 		return refusal
 	case <-ctx.Done():
 		s.in.post(&cancellation{sub.q.id, sub.q.epoch})
-		return &generate.Error{Code: generate.CodeUnavailable, Message: "the caller went away"}
+		return &generate.Error{Code: generate.CodeUnavailable, Message: "the caller went away, or the replica is stopping", Retryable: true}
 	}
 }
 
@@ -149,6 +149,7 @@ func (s *Subservice) accept(m *submission) *generate.Error {
 		return admissionError(err)
 	}
 	s.seqs[q.id] = q
+	s.group.admitted(q)
 	s.admitted(q)
 	if verdict == policies.Bounce {
 		s.handOver(q, policies.Decision{To: to, Keep: true})
