@@ -15,6 +15,11 @@ func check(f *Frame) error {
 		return checkHello(f)
 	case KindAck:
 		return checkOnly(f, Frame{Ack: f.Ack, Credits: f.Credits})
+	case KindGroup:
+		if f.Live < 0 {
+			return malformed(f, "live is %d", f.Live)
+		}
+		return checkOnly(f, Frame{Live: f.Live, StepMicros: f.StepMicros})
 	case KindNack:
 		if f.Known < 0 {
 			return malformed(f, "known is %d", f.Known)
@@ -68,17 +73,21 @@ func checkHello(f *Frame) error {
 // and that could be lost without notice are compared; the turn's own fields are
 // free for all turn frames.
 func checkOnly(f *Frame, want Frame) error {
-	turn := f.Kind != KindHello && f.Kind != KindAck
+	turn := f.Kind >= KindHandoff && f.Kind <= KindRelease
+	numbered := turn || f.Kind == KindGroup
 	switch {
 	case len(f.Tokens) > 0, len(f.Logprobs) > 0, len(f.Seen) > 0, len(f.State) > 0,
 		len(f.Blob) > 0, f.First != nil, f.Base != 0:
 		return malformed(f, "it carries tokens or routing state")
-	case !turn && (f.Seq != 0 || f.Request != 0 || f.Epoch != 0 || f.Hop != 0 || f.From != 0 || f.To != 0):
+	case !numbered && f.Seq != 0:
+		return malformed(f, "it has a number")
+	case !turn && (f.Request != 0 || f.Epoch != 0 || f.Hop != 0 || f.From != 0 || f.To != 0):
 		return malformed(f, "it names a turn")
 	case f.Done != want.Done, f.Known != want.Known, f.Code != want.Code,
 		f.ProtocolVersion != want.ProtocolVersion, f.Replica != want.Replica, f.Model != want.Model,
 		f.Session != want.Session, f.PeerSession != want.PeerSession,
-		f.Ack != want.Ack, f.Credits != want.Credits:
+		f.Ack != want.Ack, f.Credits != want.Credits,
+		f.Live != want.Live, f.StepMicros != want.StepMicros:
 		return malformed(f, "it carries a field of another kind")
 	}
 	return nil
@@ -99,7 +108,7 @@ func checkTokens(f *Frame) error {
 	case len(f.Logprobs) > 0 && len(f.Logprobs) != len(f.Tokens):
 		return malformed(f, "%d log-probabilities for %d tokens", len(f.Logprobs), len(f.Tokens))
 	case f.Known != 0 || f.Code != "" || f.ProtocolVersion != 0 || f.Replica != "" || f.Model != "" ||
-		f.Session != 0 || f.PeerSession != 0 || f.Ack != 0 || f.Credits != 0:
+		f.Session != 0 || f.PeerSession != 0 || f.Ack != 0 || f.Credits != 0 || f.Live != 0 || f.StepMicros != 0:
 		return malformed(f, "it carries a field of another kind")
 	case f.Kind == KindProgress && flagsOf(f)&^progressFlags != 0:
 		return malformed(f, "progress with done, blob or first")
@@ -197,6 +206,8 @@ func (k Kind) String() string {
 		return "release"
 	case KindAck:
 		return "ack"
+	case KindGroup:
+		return "group"
 	}
 	return fmt.Sprintf("kind(%d)", uint8(k))
 }

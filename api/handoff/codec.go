@@ -47,6 +47,10 @@ func Append(dst []byte, f *Frame) ([]byte, error) {
 		out = append(out, byte(KindAck), 0)
 		out = binary.LittleEndian.AppendUint64(out, f.Ack)
 		out = binary.LittleEndian.AppendUint32(out, f.Credits)
+	case KindGroup:
+		out = append(out, byte(KindGroup), 0)
+		out = binary.LittleEndian.AppendUint64(out, f.Seq)
+		out = binary.LittleEndian.AppendUint32(appendInt32(out, f.Live), f.StepMicros)
 	default:
 		out = appendTurn(out, f)
 	}
@@ -207,6 +211,9 @@ func Decode(b []byte, f *Frame) error {
 		err = decodeHello(&r, f, flags)
 	case KindAck:
 		f.Ack, f.Credits = r.u64(), r.u32()
+		err = noFlags(flags, 0)
+	case KindGroup:
+		f.Seq, f.Live, f.StepMicros = r.u64(), r.i32(), r.u32()
 		err = noFlags(flags, 0)
 	case KindHandoff, KindProgress, KindNack, KindRelease:
 		err = decodeTurn(&r, f, flags)

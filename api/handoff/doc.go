@@ -50,6 +50,17 @@
 //	 2  u64  ack
 //	10  u32  credits
 //
+// Group. It tells a replica how many live requests it has to expect from the
+// sender, for the thresholds of delayed batching. One is sent when the number has
+// changed, or the usual time of a step by a quarter; the last one holds. It is
+// numbered like a turn frame.
+//
+//	 0  u8   kind = 7
+//	 1  u8   flags = 0
+//	 2  u64  seq
+//	10  i32  live requests
+//	14  u32  time of a step, µs
+//
 // Turn frames (Handoff, Progress, Nack, Release) share a head of 28 bytes.
 //
 //	 0  u8   kind = 2, 3, 4, 5

@@ -24,6 +24,9 @@ const (
 	KindRelease
 	// KindAck acknowledges frames up to a sequence number and grants credits.
 	KindAck
+	// KindGroup tells a replica how many live requests may come to it, and how long
+	// the sender's steps take. It speaks of no request.
+	KindGroup
 )
 
 // Size limits, checked before anything is allocated.
@@ -88,7 +91,7 @@ type First struct {
 // Kind; all others are zero.
 type Frame struct {
 	Kind Kind
-	// Seq numbers the turn frames (all but Hello and Ack) of one direction of a
+	// Seq numbers the frames (all but Hello and Ack) of one direction of a
 	// link, from 1. Assigned by the link.
 	Seq uint64
 
@@ -117,6 +120,12 @@ type Frame struct {
 	Known int32
 	// Code is a stable error code of a Release with DoneError, at most MaxName bytes.
 	Code string
+
+	// Live is the number of requests that the sender of a Group owns and that the
+	// receiver serves, or will if they are handed on. StepMicros is the usual time
+	// of the sender's steps in microseconds, 0 if not known yet.
+	Live       int32
+	StepMicros uint32
 
 	// Hello.
 	ProtocolVersion uint16

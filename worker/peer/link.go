@@ -51,12 +51,13 @@ func (l *Link) Peer() (replica, model string) {
 	return l.replica, l.model
 }
 
-// Send queues a turn frame. It never blocks. f is copied and not changed (its
+// Send queues a turn frame, or a Group. It never blocks. f is copied and not changed (its
 // Seq is ignored). Errors: ErrLinkFull, ErrLinkDown, ErrFrame, or those of
 // handoff.Append. A frame that Send took is handled once at the other side, in
 // order, unless the link goes down.
 func (l *Link) Send(f *handoff.Frame) error {
-	if f.Kind < handoff.KindHandoff || f.Kind > handoff.KindRelease || f.Request == 0 {
+	turn := f.Kind >= handoff.KindHandoff && f.Kind <= handoff.KindRelease && f.Request != 0
+	if !turn && f.Kind != handoff.KindGroup {
 		return fmt.Errorf("%w: %s of request %d", ErrFrame, f.Kind, f.Request)
 	}
 	l.mu.Lock()
