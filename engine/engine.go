@@ -38,6 +38,7 @@ type Engine struct {
 	// together says when the replicas start their steps; clock is the time of all.
 	together *schedule.Coordinator
 	clock    func() time.Duration
+	began    time.Time
 	// ready is closed by Run once every replica serves and has its peer links,
 	// closing when it stops.
 	ready, closing chan struct{}
@@ -132,8 +133,8 @@ func newEngine(cfg Config) *Engine {
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
 	}
-	began := time.Now()
-	e.together, e.clock = schedule.New(cfg.Schedule), func() time.Duration { return time.Since(began) }
+	e.together, e.began = schedule.New(cfg.Schedule), time.Now()
+	e.clock = func() time.Duration { return time.Since(e.began) }
 	e.gpus = newGPUs(&e.cfg, e.log)
 	return e
 }
@@ -209,7 +210,9 @@ func (e *Engine) addReplicas() error {
 		}
 		var group []*loaded
 		var names [][]string
+		var thresholds []int
 		for _, name := range d.Models {
+			thresholds = append(thresholds, e.model(name).cfg.Threshold)
 			group = append(group, e.model(name))
 			names = append(names, e.model(name).names())
 		}
@@ -221,7 +224,7 @@ func (e *Engine) addReplicas() error {
 				if r.model == m {
 					r.join(subservice.Deployment{
 						Name: d.Name, Self: policies.ModelID(i), Models: d.Models,
-						Policy: set.For(policies.ModelID(i)), Replicas: names,
+						Policy: set.For(policies.ModelID(i)), Replicas: names, Thresholds: thresholds,
 					}, e.models, group)
 				}
 			}

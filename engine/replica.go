@@ -155,7 +155,7 @@ func (e *Engine) newSubservice(r *replica, exec executor.Executor, log *slog.Log
 			MaxSlots: info.MaxSlots, MaxQueue: e.cfg.MaxQueue,
 			Threshold: r.model.cfg.Threshold, LongestWait: r.model.cfg.LongestWait,
 		},
-		Clock: e.clock, Coordinator: e.together, Order: slices.Index(e.models, r.model),
+		Clock: e.clock, Start: e.began, Coordinator: e.together, Order: slices.Index(e.models, r.model),
 		Logger: log,
 	})
 }

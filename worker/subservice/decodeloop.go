@@ -54,6 +54,7 @@ func (s *Subservice) begin() (plan *scheduler.Plan, wake time.Duration, waiting 
 	if err := s.admit(); err != nil {
 		return nil, 0, false, err
 	}
+	s.regroup()
 	if s.member == nil {
 		plan, wake, waiting = s.sched.Next(s.now())
 		return plan, wake, waiting, nil
@@ -84,7 +85,7 @@ func (s *Subservice) idle(ctx context.Context, timer *time.Timer, wake time.Dura
 	if waiting {
 		until = max(wake-s.now(), 0)
 	}
-	if len(s.lost) > 0 {
+	if len(s.lost) > 0 || s.group.changed {
 		until = min(until, retryWait)
 	}
 	if len(s.seqs) > 0 {

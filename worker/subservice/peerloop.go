@@ -52,6 +52,11 @@ func (s *Subservice) LinkDown(l *peer.Link, err error) { s.in.post(&linkChange{l
 
 func (m *arrival) apply(s *Subservice) {
 	f := &m.frame
+	if f.Kind == handoff.KindGroup {
+		name, _ := m.link.Peer()
+		s.receiveGroup(name, f)
+		return
+	}
 	if s.member != nil && f.Kind == handoff.KindHandoff {
 		defer s.arrived(f.Request)
 	}

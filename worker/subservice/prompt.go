@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/tokenrouter/tokenrouter/api/generate"
 	"github.com/tokenrouter/tokenrouter/api/sampling"
@@ -42,7 +41,7 @@ func (s *Subservice) prepare(req *generate.Request) (*submission, *generate.Erro
 	}
 	params.MinTokens = min(params.MinTokens, params.MaxTokens)
 	q := &sequence{
-		id: req.ID, epoch: req.Epoch, dep: dep, params: params, ids: prompt, age: time.Now().UnixNano(),
+		id: req.ID, epoch: req.Epoch, dep: dep, params: params, ids: prompt, age: s.cfg.Start.Add(s.now()).UnixNano(),
 		entry: &entryState{stream: newStream(), decoder: s.words.NewDecoder(true)},
 	}
 	q.q = policies.Req{ID: q.id, Self: dep.Self, From: policies.Client, Owner: dep.Self, PromptLen: len(prompt), Sampling: &q.params}

@@ -61,6 +61,9 @@ type entryState struct {
 	stream  *stream
 	decoder Decoder
 	echo    *echo // nil unless the prompt is wanted back
+	// servedBy are the replicas that serve the other models for the request, as far
+	// as they count its requests. Nil until it is admitted.
+	servedBy []string
 	// held says that the gateway is behind and the sequence waits for it, parked.
 	held bool
 	// cacheTold says that the prefix hit was reported.

@@ -26,6 +26,8 @@ type stream struct {
 	held bool
 	// pushed is when the last event was pushed, in the decode loop's time.
 	pushed time.Duration
+	// sink, if set, takes all events at once, and nothing is queued.
+	sink func(*generate.Event)
 	// wake has room for one value: push sends without blocking, the client loop receives.
 	wake chan struct{}
 }
@@ -33,6 +35,10 @@ type stream struct {
 func newStream() *stream { return &stream{wake: make(chan struct{}, 1)} }
 
 func (s *stream) push(now time.Duration, e generate.Event) {
+	if s.sink != nil {
+		s.sink(&e)
+		return
+	}
 	s.mu.Lock()
 	s.events = append(s.events, e)
 	s.tokens += len(e.Tokens)

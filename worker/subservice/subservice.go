@@ -30,6 +30,9 @@ type Deployment struct {
 	// Replicas lists the replicas of every model by index, in an order that all
 	// replicas agree on.
 	Replicas [][]string
+	// Thresholds are the batching thresholds of all models, by index. They are used
+	// as far as the number of live requests allows. Nil leaves it to Config.Scheduler.
+	Thresholds []int
 }
 
 // Config is a replica's complete configuration.
@@ -46,9 +49,10 @@ type Config struct {
 	StopIDs     []int32
 	Deployments []Deployment
 	Scheduler   scheduler.Config
-	// Clock is the time since some start; nil for that of New. Members of one
-	// Coordinator must have the same.
+	// Clock is the time since Start; nil makes Start the time of New. Members of
+	// one Coordinator must have the same.
 	Clock func() time.Duration
+	Start time.Time
 	// Coordinator says when steps start, together with the other replicas of the
 	// process; nil leaves it to the scheduler's threshold and longest wait. Order is
 	// the model's place in the order of models, 0 for the first.
@@ -100,6 +104,10 @@ type Subservice struct {
 	// is the round in which sequences were last let in.
 	member *schedule.Member
 	round  uint64
+	group  group
+
+	// thresholds is the table that was set last.
+	thresholds atomic.Pointer[Thresholds]
 
 	stats atomic.Pointer[Stats]
 }
@@ -147,13 +155,13 @@ func New(cfg Config) (*Subservice, error) {
 	}
 	s := &Subservice{
 		cfg: cfg, log: cfg.Logger.With("replica", cfg.Replica), exec: cfg.Executor, info: info,
-		pool: pool, words: words, in: newInbox(), clock: cfg.Clock, sched: sched, round: 1,
+		pool: pool, words: words, in: newInbox(), clock: cfg.Clock, sched: sched, round: 1, group: newGroup(),
 		deployments: map[string]*deployment{}, seqs: map[uint64]*sequence{},
 		ended: newTombstones(maxTombstones), links: map[string]Link{}, lost: map[uint64]*sequence{},
 	}
 	if s.clock == nil {
-		start := time.Now()
-		s.clock = func() time.Duration { return time.Since(start) }
+		s.cfg.Start = time.Now()
+		s.clock = func() time.Duration { return time.Since(s.cfg.Start) }
 	}
 	for _, d := range cfg.Deployments {
 		if err := s.addDeployment(d); err != nil {
@@ -179,6 +187,9 @@ func (s *Subservice) addDeployment(d Deployment) error {
 		return errors.New("it is listed twice")
 	}
 	s.deployments[d.Name] = dep
+	if s.group.main == nil || len(d.Models) > len(s.group.main.Models) {
+		s.group.main = dep
+	}
 	return nil
 }
 
@@ -191,7 +202,7 @@ func (s *Subservice) Stats() Stats { return *s.stats.Load() }
 // Run is the decode loop. It returns when ctx ends (with nil) or the executor
 // fails; all requests have then been told, and their pages freed.
 func (s *Subservice) Run(ctx context.Context) error {
-	s.join()
+	s.join(s.in.poke)
 	err := s.decodeLoop(ctx)
 	return s.stop(err)
 }

@@ -9,9 +9,10 @@ import (
 )
 
 // join makes the decode loop a member of the configured coordinator.
-func (s *Subservice) join() {
+// wake must not block.
+func (s *Subservice) join(wake func()) {
 	if s.cfg.Coordinator != nil {
-		s.member = s.cfg.Coordinator.Join(s.cfg.Order, s.cfg.Model, s.in.poke)
+		s.member = s.cfg.Coordinator.Join(s.cfg.Order, s.cfg.Model, wake)
 	}
 }
 

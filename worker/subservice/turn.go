@@ -163,6 +163,9 @@ func (s *Subservice) linkOf(q *sequence, k policies.ModelID) Link {
 		name := names[(q.id+uint64(i))%uint64(len(names))]
 		if link := s.links[name]; link != nil {
 			q.replica[k] = name
+			if q.entry != nil && q.entry.servedBy != nil {
+				s.group.assign(q, k, name)
+			}
 			return link
 		}
 	}
@@ -198,12 +201,14 @@ func (m *linkChange) apply(s *Subservice) {
 	name, _ := m.link.Peer()
 	if m.up {
 		s.links[name] = m.link
+		s.forgetGroup(name)
 		s.log.Debug("peer link up", "peer", name)
 		s.retryLost()
 		return
 	}
 	if s.links[name] == m.link {
 		delete(s.links, name)
+		s.forgetGroup(name)
 	}
 	s.log.Warn("peer link lost", "peer", name, "err", m.err)
 	for _, q := range s.seqs {

@@ -34,6 +34,9 @@ type Config struct {
 	StepTime func(*step.Batch) time.Duration
 	// Now is the clock that timers follow; nil means time.Now.
 	Now func() time.Time
+	// Unchecked leaves out the checks of batches and contexts, whose cost grows with
+	// the contexts. For simulations of callers that are tested with them.
+	Unchecked bool
 	// Fail makes the step with this number fail, and the executor with it, when
 	// it returns an error. Nil means never.
 	Fail func(step uint64) error
@@ -230,8 +233,10 @@ func (e *Executor) Launch(b *step.Batch) (executor.Ticket, error) {
 	if err := e.usable(); err != nil {
 		return 0, err
 	}
-	if err := e.check(b); err != nil {
-		return 0, fmt.Errorf("%w: step %d: %w", executor.ErrBadBatch, b.Step, err)
+	if !e.cfg.Unchecked {
+		if err := e.check(b); err != nil {
+			return 0, fmt.Errorf("%w: step %d: %w", executor.ErrBadBatch, b.Step, err)
+		}
 	}
 	e.step = b.Step
 	e.ticket++
