@@ -1,0 +1,79 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/tokenrouter/tokenrouter/policies"
+)
+
+// Result is what a run did.
+type Result struct {
+	// Elapsed is the time of the last event.
+	Elapsed time.Duration
+	// Tokens were committed; Finished and Failed requests have ended, Cancelled
+	// ones were given up by their clients.
+	Tokens, Finished, Failed, Cancelled int
+	// Ended[i] is when request i ended, Waited[i] how long it was ready and ran on
+	// no model.
+	Ended []time.Duration
+	// By model, as configured.
+	Models []ModelResult
+	// Steps are all steps in order of their start, with Config.Record.
+	Steps []Step
+	// Events counts events, steps' ends among them.
+	Events int
+}
+
+// ModelResult is what one model did.
+type ModelResult struct {
+	Steps, Rows int
+	// Busy is the time in steps.
+	Busy time.Duration
+	// Routed[k] counts the rows whose sequence went to model k, Kept[k] those of them
+	// whose token was kept.
+	Committed, Handoffs int
+}
+
+// Throughput is tokens a second.
+func (r *Result) Throughput() float64 {
+	if r.Elapsed <= 0 {
+		return 0
+	}
+	return float64(r.Tokens) / r.Elapsed.Seconds()
+}
+
+// MeanBatch is the mean number of sequences in a step.
+func (m *ModelResult) MeanBatch() float64 {
+	if m.Steps == 0 {
+		return 0
+	}
+	return float64(m.Rows) / float64(m.Steps)
+}
+
+// MeanEnd is the mean time at which requests ended.
+func (r *Result) MeanEnd() time.Duration {
+	var sum time.Duration
+	for _, d := range r.Ended {
+		sum += d
+	}
+	return sum / time.Duration(max(1, len(r.Ended)))
+}
+
+// Step is one step of one model.
+type Step struct {
+	Model      policies.ModelID
+	Start, End time.Duration
+	Rows       []Row
+}
+
+// Row is one request's part of a step.
+type Row struct {
+	Request int
+	// Position is the number of tokens that the answer had, Ready when the request
+	// could have been in a step of this model.
+	Position int
+	Ready    time.Duration
+	// Kept says that the step's token was committed, To which model goes on.
+	Kept bool
+	To   policies.ModelID
+}
