@@ -20,6 +20,8 @@ type Driver struct {
 	ticket executor.Ticket
 	began  time.Duration
 	asked  []*submission // not answered yet
+	// came are the frames that wait for Begin, spare those to decode into.
+	came, spare []*arrival
 }
 
 // Drive makes the caller the owner of the replica's decode loop. wake is called
@@ -38,12 +40,24 @@ func (d *Driver) Disconnect(l Link) { d.s.in.post(&linkChange{link: l, err: errC
 
 var errCut = fmt.Errorf("cut by the simulation")
 
-// Deliver hands over a frame that came by the link. The frame is kept.
-func (d *Driver) Deliver(l Link, f *handoff.Frame) { d.s.in.post(&arrival{l, *f}) }
+// Deliver hands over a frame that came by the link, encoded. The bytes are not kept.
+func (d *Driver) Deliver(l Link, b []byte) error {
+	m := new(arrival)
+	if n := len(d.spare); n > 0 {
+		m, d.spare = d.spare[n-1], d.spare[:n-1]
+	}
+	m.link = l
+	if err := handoff.Decode(b, &m.frame); err != nil {
+		return err
+	}
+	d.came = append(d.came, m)
+	d.s.in.post(m)
+	return nil
+}
 
 // Submit posts a request; the next Begin admits it. Its events go to sink, which
 // is called from Begin and End and must not keep them. The error is a refusal.
-func (d *Driver) Submit(req *generate.Request, sink func(*generate.Event)) error {
+func (d *Driver) Submit(req *generate.Request, sink func(generate.Event)) error {
 	sub, refusal := d.s.prepare(req)
 	if refusal != nil {
 		return refusal
@@ -64,10 +78,12 @@ func (d *Driver) Begin() (plan *scheduler.Plan, wake time.Duration, again bool, 
 	plan, wake, again, err = d.s.begin()
 	for _, sub := range d.asked {
 		if refusal := <-sub.reply; refusal != nil {
-			sub.q.entry.stream.sink(&generate.Event{Kind: generate.EventError, Epoch: sub.q.epoch, Err: refusal})
+			sub.q.entry.stream.sink(generate.Event{Kind: generate.EventError, Epoch: sub.q.epoch, Err: refusal})
 		}
 	}
 	d.asked = d.asked[:0]
+	d.spare = append(d.spare, d.came...) // they have been applied
+	d.came = d.came[:0]
 	if plan == nil || err != nil {
 		return nil, wake, again, err
 	}

@@ -222,14 +222,16 @@ func (s *Subservice) resume(q *sequence, f *handoff.Frame, fresh []int32) error 
 }
 
 func (s *Subservice) receive(q *sequence, f *handoff.Frame) (policies.Verdict, policies.ModelID) {
-	h := policies.Handoff{From: q.q.From, To: q.q.Self, State: q.q.State}
+	h := &s.handoff
+	*h = policies.Handoff{From: q.q.From, To: q.q.Self, State: q.q.State, Tokens: s.came[:0]}
 	if f != nil {
 		h.Base, h.Blob = int(f.Base), f.Blob
 		for _, t := range f.Tokens {
 			h.Tokens = append(h.Tokens, t.ID)
 		}
 	}
-	verdict, to := q.dep.Policy.Receive(&q.q, &h)
+	s.came = h.Tokens[:0]
+	verdict, to := q.dep.Policy.Receive(&q.q, h)
 	if verdict == policies.Bounce && (int(to) >= len(q.dep.Models) || to == q.q.Self) {
 		s.log.Error("policy", "request", q.id, "deployment", q.dep.Name, "err", errBadDecision)
 		return policies.Run, q.q.Self

@@ -27,7 +27,7 @@ type stream struct {
 	// pushed is when the last event was pushed, in the decode loop's time.
 	pushed time.Duration
 	// sink, if set, takes all events at once, and nothing is queued.
-	sink func(*generate.Event)
+	sink func(generate.Event)
 	// wake has room for one value: push sends without blocking, the client loop receives.
 	wake chan struct{}
 }
@@ -36,7 +36,7 @@ func newStream() *stream { return &stream{wake: make(chan struct{}, 1)} }
 
 func (s *stream) push(now time.Duration, e generate.Event) {
 	if s.sink != nil {
-		s.sink(&e)
+		s.sink(e)
 		return
 	}
 	s.mu.Lock()

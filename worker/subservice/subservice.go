@@ -105,6 +105,11 @@ type Subservice struct {
 	member *schedule.Member
 	round  uint64
 	group  group
+	// Scratch of hand-offs: none of it is kept by those who get it.
+	handoff policies.Handoff
+	frame   handoff.Frame
+	unseen  []handoff.Token
+	came    []int32
 
 	// thresholds is the table that was set last.
 	thresholds atomic.Pointer[Thresholds]

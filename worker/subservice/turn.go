@@ -21,10 +21,12 @@ const retryWait = 5 * time.Millisecond
 // handOver gives the turn of a parked sequence to another model.
 func (s *Subservice) handOver(q *sequence, d policies.Decision) {
 	q.away, q.turn, q.sent = true, d.To, false
-	h := policies.Handoff{From: q.q.Self, To: d.To, Base: int(q.seen[d.To]), Tokens: q.ids[q.seen[d.To]:], State: q.q.State}
-	q.dep.Policy.Send(&q.q, d, &h)
+	h := &s.handoff
+	*h = policies.Handoff{From: q.q.Self, To: d.To, Base: int(q.seen[d.To]), Tokens: q.ids[q.seen[d.To]:], State: q.q.State}
+	q.dep.Policy.Send(&q.q, d, h)
 	q.q.State = h.State
 	q.blob = h.Blob
+	*h = policies.Handoff{}
 	q.hop++
 	s.sendTurn(q)
 }
@@ -58,13 +60,16 @@ func (s *Subservice) sendTurn(q *sequence) {
 }
 
 // turnFrame builds the hand-off of the turn: the ids that the other model has
-// not seen, and on a first visit how to sample.
+// not seen, and on a first visit how to sample. It is valid until the next frame
+// is built.
 func (s *Subservice) turnFrame(q *sequence) *handoff.Frame {
 	base := q.seen[q.turn]
-	f := &handoff.Frame{
+	s.unseen = q.appendTokens(s.unseen[:0], base)
+	f := &s.frame
+	*f = handoff.Frame{
 		Kind: handoff.KindHandoff, Request: q.id, Epoch: q.epoch, Hop: q.hop,
-		From: uint8(q.q.Self), To: uint8(q.turn), Base: base, Tokens: q.tokensFrom(base),
-		State: append([]byte(nil), q.q.State.Get()...), Blob: q.blob, Done: q.done,
+		From: uint8(q.q.Self), To: uint8(q.turn), Base: base, Tokens: s.unseen,
+		State: q.q.State.Get(), Blob: q.blob, Done: q.done,
 	}
 	if q.collab != nil {
 		f.Logprobs = q.logprobsFrom(base)
@@ -88,10 +93,9 @@ func (s *Subservice) entryOf(q *sequence) string {
 	return s.cfg.Replica
 }
 
-// tokensFrom returns the ids from base on with the models that wrote them.
+// appendTokens appends the ids from base on with the models that wrote them.
 // Prompt ids carry model 0; the receiver knows the prompt's length.
-func (q *sequence) tokensFrom(base int32) []handoff.Token {
-	tokens := make([]handoff.Token, 0, len(q.ids)-int(base))
+func (q *sequence) appendTokens(tokens []handoff.Token, base int32) []handoff.Token {
 	for i, id := range q.ids[base:] {
 		t := handoff.Token{ID: id}
 		if n := int(base) + i - q.q.PromptLen; n >= 0 {
@@ -102,7 +106,7 @@ func (q *sequence) tokensFrom(base int32) []handoff.Token {
 	return tokens
 }
 
-// logprobsFrom returns what belongs to tokensFrom(base), or nil if none was asked for.
+// logprobsFrom returns what belongs to the tokens from base on, or nil if none was asked for.
 func (q *sequence) logprobsFrom(base int32) []handoff.Logprob {
 	want := len(q.ids) - int(base)
 	if q.params.Logprobs < 0 || want == 0 || len(q.collab.logprobs) < want {
@@ -119,12 +123,14 @@ func (s *Subservice) sendProgress(q *sequence) {
 		turn = q.turn
 	}
 	base := q.seen[owner]
-	f := handoff.Frame{
+	s.unseen = q.appendTokens(s.unseen[:0], base)
+	f := &s.frame
+	*f = handoff.Frame{
 		Kind: handoff.KindProgress, Request: q.id, Epoch: q.epoch, Hop: q.hop,
-		From: uint8(q.q.Self), To: uint8(turn), Base: base, Tokens: q.tokensFrom(base),
-		State: append([]byte(nil), q.q.State.Get()...), Logprobs: q.logprobsFrom(base),
+		From: uint8(q.q.Self), To: uint8(turn), Base: base, Tokens: s.unseen,
+		State: q.q.State.Get(), Logprobs: q.logprobsFrom(base),
 	}
-	if err := s.sendToEntry(q, &f); err != nil {
+	if err := s.sendToEntry(q, f); err != nil {
 		// The tokens go with the next progress or with the turn.
 		s.log.Debug("progress not sent", "request", q.id, "err", err)
 		return

@@ -67,6 +67,7 @@ type Executor struct {
 	ticket  executor.Ticket
 	waited  executor.Ticket
 	flights []flight // in launch order
+	spare   []step.Out
 	busy    time.Time
 	fault   error // set once a step has failed
 	closed  bool
@@ -261,6 +262,7 @@ func (e *Executor) Launch(b *step.Batch) (executor.Ticket, error) {
 	for i := range b.Rows {
 		e.memory.adopt(&e.slots[b.Rows[i].Slot], int(b.Rows[i].Start))
 	}
+	f.out, e.spare = e.spare[:0], nil
 	for i := range b.Rows {
 		f.out = e.run(f.out, int32(i), &b.Rows[i])
 	}
@@ -313,6 +315,7 @@ func (e *Executor) Wait(ctx context.Context, t executor.Ticket, r *step.Result) 
 		return e.fault
 	}
 	r.Out = append(r.Out[:0], f.out...)
+	e.spare = f.out
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.stats.Steps++
