@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"time"
@@ -131,7 +132,7 @@ func (s *Simulation) connect() {
 	for _, a := range s.hosts {
 		for _, b := range s.hosts {
 			if a != b {
-				l := &link{s: s, from: a, to: b}
+				l := &link{s: s, to: b, back: &link{s: s, to: a}}
 				a.driver.Connect(l)
 				a.dirty = true
 			}
@@ -142,10 +143,10 @@ func (s *Simulation) connect() {
 // link is the way from one replica to another. What is sent goes through the
 // codec, as on a real one.
 type link struct {
-	s        *Simulation
-	from, to *host
-	back     *link
-	bytes    []byte
+	s     *Simulation
+	to    *host
+	back  *link // names the sender for the receiver
+	bytes []byte
 }
 
 // Send implements subservice.Link.
@@ -154,24 +155,17 @@ func (l *link) Send(f *handoff.Frame) error {
 	if l.bytes, err = handoff.Append(l.bytes[:0], f); err != nil {
 		return err
 	}
-	got := new(handoff.Frame)
-	if err := handoff.Decode(l.bytes, got); err != nil {
-		return err
-	}
 	if l.s.cfg.Transit == 0 {
-		l.deliver(got)
-		return nil
+		return l.deliver(l.bytes)
 	}
-	l.s.at(l.s.now+l.s.cfg.Transit, func() { l.deliver(got) })
+	b := bytes.Clone(l.bytes)
+	l.s.at(l.s.now+l.s.cfg.Transit, func() { l.s.fail(l.deliver(b)) })
 	return nil
 }
 
-func (l *link) deliver(f *handoff.Frame) {
-	if l.back == nil {
-		l.back = &link{s: l.s, from: l.to, to: l.from}
-	}
-	l.to.driver.Deliver(l.back, f)
+func (l *link) deliver(b []byte) error {
 	l.to.dirty = true
+	return l.to.driver.Deliver(l.back, b)
 }
 
 // Peer implements subservice.Link.

@@ -38,6 +38,14 @@ type Simulation struct {
 	agenda agenda
 	order  uint64
 	states []stateOf
+	fault  error // of something that was put on the agenda
+}
+
+// fail ends the run with an error, if there is one.
+func (s *Simulation) fail(err error) {
+	if s.fault == nil {
+		s.fault = err
+	}
 }
 
 // stateOf is what the simulation knows of a request.
@@ -239,7 +247,7 @@ func (s *Simulation) advance() error {
 			return err
 		}
 	}
-	return nil
+	return s.fault
 }
 
 // admitFirst lets the first requests arrive.
@@ -277,7 +285,7 @@ func (s *Simulation) arrive(i int) {
 		Sampling: sampling.Params{TopP: 1, Seed: r.Seed, MaxTokens: int32(r.length()), Logprobs: -1},
 	}
 	s.states[i].arrived = true
-	if err := entry.driver.Submit(req, func(e *generate.Event) { s.take(i, e) }); err != nil {
+	if err := entry.driver.Submit(req, func(e generate.Event) { s.take(i, &e) }); err != nil {
 		s.end(i)
 		s.result.Failed++
 		return
