@@ -14,6 +14,8 @@
 //
 // The package never uses the default stream, host call-backs, or memory of Go in an asynchronous copy.
 //
-// Errors are *Error, with the operation and CUDA's code and name. A sticky code means that the context is lost: the
-// model on it must be closed and the process restarted (Error.Sticky).
+// Errors are *Error, with the operation and CUDA's code and name. A sticky code (Error.Sticky) means that the context is
+// lost for all who share it. Everything made from it must be closed, which then calls the driver no more; Device.Reset
+// after the last Context.Close makes the next Retain return a new context. The driver promises no more than that a new
+// process works, so a caller checks the new context before it builds on it.
 package driver

@@ -3,6 +3,7 @@ package driver
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"unsafe"
 
 	"github.com/tokenrouter/tokenrouter/cuda/internal/dynlib"
@@ -18,6 +19,10 @@ type Driver struct {
 	version int
 	count   int
 	live    counters
+
+	mu sync.Mutex
+	// contexts counts the open contexts of each ordinal. Guarded by mu.
+	contexts map[int]int
 }
 
 // Load opens libcuda.so.1 and initialises it. The error is ErrNoDriver, ErrOldDriver, ErrNoDevice or an *Error.
@@ -51,7 +56,7 @@ func NewFromTable(functions unsafe.Pointer) (*Driver, error) {
 
 // start checks the version, initialises the driver and counts the devices.
 func start(t *table, missing string) (*Driver, error) {
-	d := &Driver{table: t}
+	d := &Driver{table: t, contexts: make(map[int]int)}
 	if missing != "" {
 		// Without cuDriverGetVersion even the version cannot be asked for; 0 then says "unknown".
 		return nil, &OldDriverError{Have: 0, Need: MinVersion, Symbol: missing}
@@ -100,6 +105,13 @@ func (d *Driver) VersionText() string { return versionText(d.version) }
 
 // DeviceCount is the number of GPUs, at least 1.
 func (d *Driver) DeviceCount() int { return d.count }
+
+// retained counts n more open contexts of a device.
+func (d *Driver) retained(ordinal, n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.contexts[ordinal] += n
+}
 
 // Live counts what is open now.
 func (d *Driver) Live() Live { return d.live.load() }

@@ -3,7 +3,6 @@ package driver_test
 import (
 	"encoding/binary"
 	"errors"
-	"slices"
 	"sync"
 	"testing"
 	"unsafe"
@@ -334,31 +333,6 @@ func TestKernelLookup(t *testing.T) {
 	}
 	if err := m.Close(); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestSticky(t *testing.T) {
-	sticky := []driver.Code{4, 214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999}
-	for code := driver.Code(0); code < 1000; code++ {
-		if got, want := code.Sticky(), slices.Contains(sticky, code); got != want {
-			t.Errorf("code %d: sticky %v, want %v", code, got, want)
-		}
-	}
-	f := drivertest.New(t, drivertest.Options{})
-	f.Leaky()
-	c := f.MustContext(t, 0)
-	s, fn := loaded(t, c, "k")
-	f.Poison(driver.CodeIllegalAddress)
-	err := driver.LaunchWith(s, fn, &driver.Launch{Grid: driver.X(1), Block: driver.X(1)}, &addParams{})
-	var e *driver.Error
-	if !errors.As(err, &e) || e.Name != "CUDA_ERROR_ILLEGAL_ADDRESS" || !driver.IsSticky(err) {
-		t.Errorf("got %v", err)
-	}
-	if err := s.Close(); err == nil {
-		t.Error("closing on a lost context gave no error")
-	}
-	if c.Live().Streams != 0 {
-		t.Error("a stream of a lost context still counts as open")
 	}
 }
 

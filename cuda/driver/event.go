@@ -35,7 +35,7 @@ func (c *Context) NewEvent(o EventOptions) (*Event, error) {
 		flags |= eventDisableTiming
 	}
 	handle, code := c.driver.table.eventCreate(c.handle, flags)
-	if err := c.driver.fail("create event", code); err != nil {
+	if err := c.fail("create event", code); err != nil {
 		return nil, err
 	}
 	c.count(kindEvent, 1)
@@ -50,7 +50,10 @@ func (e *Event) Close() error {
 	handle := e.handle
 	e.handle = 0
 	e.ctx.count(kindEvent, -1)
-	return e.ctx.driver.fail("destroy event", e.ctx.driver.table.eventDestroy(e.ctx.handle, handle))
+	if e.ctx.Lost() {
+		return nil
+	}
+	return e.ctx.fail("destroy event", e.ctx.driver.table.eventDestroy(e.ctx.handle, handle))
 }
 
 // Record puts the event behind the stream's present work. A second record moves it.
@@ -58,12 +61,12 @@ func (e *Event) Record(s *Stream) error {
 	if err := s.ok(); err != nil {
 		return err
 	}
-	return e.ctx.driver.fail("record event", e.ctx.driver.table.eventRecord(e.ctx.handle, e.handle, s.handle))
+	return e.ctx.fail("record event", e.ctx.driver.table.eventRecord(e.ctx.handle, e.handle, s.handle))
 }
 
 // Wait blocks the thread until the recorded work has ended.
 func (e *Event) Wait() error {
-	return e.ctx.driver.fail("wait for event", e.ctx.driver.table.eventSynchronize(e.ctx.handle, e.handle))
+	return e.ctx.fail("wait for event", e.ctx.driver.table.eventSynchronize(e.ctx.handle, e.handle))
 }
 
 // Done reports, without waiting, whether the recorded work has ended.
@@ -72,12 +75,12 @@ func (e *Event) Done() (bool, error) {
 	if Code(code) == CodeNotReady {
 		return false, nil
 	}
-	return code == 0, e.ctx.driver.fail("query event", code)
+	return code == 0, e.ctx.fail("query event", code)
 }
 
 // Since is the device time from start to e, with a resolution of about half a microsecond. Both need Timing and must
 // be done.
 func (e *Event) Since(start *Event) (time.Duration, error) {
 	ms, code := e.ctx.driver.table.eventElapsed(e.ctx.handle, start.handle, e.handle)
-	return time.Duration(float64(ms) * float64(time.Millisecond)), e.ctx.driver.fail("read elapsed time", code)
+	return time.Duration(float64(ms) * float64(time.Millisecond)), e.ctx.fail("read elapsed time", code)
 }

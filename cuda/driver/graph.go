@@ -21,7 +21,7 @@ func (s *Stream) BeginCapture(mode CaptureMode) error {
 	if err := s.ok(); err != nil {
 		return err
 	}
-	return s.ctx.driver.fail("begin capture", s.ctx.driver.table.captureBegin(s.ctx.handle, s.handle, int32(mode)))
+	return s.ctx.fail("begin capture", s.ctx.driver.table.captureBegin(s.ctx.handle, s.handle, int32(mode)))
 }
 
 // EndCapture returns what was recorded. After an error during the capture it fails too, and the stream is usable
@@ -31,11 +31,11 @@ func (s *Stream) EndCapture() (*Graph, error) {
 		return nil, err
 	}
 	handle, code := s.ctx.driver.table.captureEnd(s.ctx.handle, s.handle)
-	if err := s.ctx.driver.fail("end capture", code); err != nil {
+	if err := s.ctx.fail("end capture", code); err != nil {
 		return nil, err
 	}
 	if handle == 0 {
-		return nil, s.ctx.driver.fail("end capture", int32(CodeInvalidValue))
+		return nil, s.ctx.fail("end capture", int32(CodeInvalidValue))
 	}
 	s.ctx.count(kindGraph, 1)
 	return &Graph{ctx: s.ctx, handle: handle}, nil
@@ -50,7 +50,7 @@ type Graph struct {
 // Nodes counts the recorded operations.
 func (g *Graph) Nodes() (int, error) {
 	count, code := g.ctx.driver.table.graphNodes(g.ctx.handle, g.handle)
-	return int(count), g.ctx.driver.fail("count graph nodes", code)
+	return int(count), g.ctx.fail("count graph nodes", code)
 }
 
 // Close destroys the graph; executables made from it stay valid.
@@ -61,13 +61,16 @@ func (g *Graph) Close() error {
 	handle := g.handle
 	g.handle = 0
 	g.ctx.count(kindGraph, -1)
-	return g.ctx.driver.fail("destroy graph", g.ctx.driver.table.graphDestroy(g.ctx.handle, handle))
+	if g.ctx.Lost() {
+		return nil
+	}
+	return g.ctx.fail("destroy graph", g.ctx.driver.table.graphDestroy(g.ctx.handle, handle))
 }
 
 // Instantiate makes an executable of the graph.
 func (g *Graph) Instantiate() (*GraphExec, error) {
 	handle, code := g.ctx.driver.table.graphInstantiate(g.ctx.handle, g.handle)
-	if err := g.ctx.driver.fail("instantiate graph", code); err != nil {
+	if err := g.ctx.fail("instantiate graph", code); err != nil {
 		return nil, err
 	}
 	g.ctx.count(kindGraphExec, 1)
@@ -85,7 +88,7 @@ func (x *GraphExec) Upload(s *Stream) error {
 	if err := s.ok(); err != nil {
 		return err
 	}
-	return x.ctx.driver.fail("upload graph", x.ctx.driver.table.graphUpload(x.ctx.handle, x.handle, s.handle))
+	return x.ctx.fail("upload graph", x.ctx.driver.table.graphUpload(x.ctx.handle, x.handle, s.handle))
 }
 
 // Launch enqueues one run on the stream.
@@ -97,7 +100,7 @@ func (x *GraphExec) Launch(s *Stream) error {
 	if code == 0 {
 		return nil
 	}
-	return x.ctx.driver.fail("launch graph", code)
+	return x.ctx.fail("launch graph", code)
 }
 
 // Close destroys the executable. Its runs must have ended.
@@ -108,7 +111,10 @@ func (x *GraphExec) Close() error {
 	handle := x.handle
 	x.handle = 0
 	x.ctx.count(kindGraphExec, -1)
-	return x.ctx.driver.fail("destroy graph executable", x.ctx.driver.table.execDestroy(x.ctx.handle, handle))
+	if x.ctx.Lost() {
+		return nil
+	}
+	return x.ctx.fail("destroy graph executable", x.ctx.driver.table.execDestroy(x.ctx.handle, handle))
 }
 
 // Capture records what record enqueues on the stream and instantiates it. The capture is ended in every case; the

@@ -90,5 +90,5 @@ func (s *Stream) LaunchRaw(f *Function, l *Launch, params unsafe.Pointer, bytes 
 	if code == 0 {
 		return nil
 	}
-	return s.ctx.driver.fail("launch "+f.name, code)
+	return s.ctx.fail("launch "+f.name, code)
 }

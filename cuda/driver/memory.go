@@ -12,7 +12,7 @@ type Ptr uint64
 // MemInfo returns the free and total bytes of the device.
 func (c *Context) MemInfo() (free, total uint64, err error) {
 	free, total, code := c.driver.table.memAvailable(c.handle)
-	return free, total, c.driver.fail("read free memory", code)
+	return free, total, c.fail("read free memory", code)
 }
 
 // Alloc reserves device memory of at least one byte, aligned to 256 bytes or more. Its content is undefined.
@@ -21,7 +21,7 @@ func (c *Context) Alloc(bytes uint64) (Ptr, error) {
 		return 0, fmt.Errorf("allocate device memory: %w: no bytes", ErrBounds)
 	}
 	p, code := c.driver.table.memAlloc(c.handle, bytes)
-	if err := c.driver.fail(fmt.Sprintf("allocate %d device bytes", bytes), code); err != nil {
+	if err := c.fail(fmt.Sprintf("allocate %d device bytes", bytes), code); err != nil {
 		return 0, err
 	}
 	c.mu.Lock()
@@ -44,7 +44,10 @@ func (c *Context) Free(p Ptr) error {
 	}
 	c.count(kindDeviceAlloc, -1)
 	c.count(kindDeviceBytes, -int64(bytes))
-	return c.driver.fail("free device memory", c.driver.table.memFree(c.handle, p))
+	if c.Lost() {
+		return nil
+	}
+	return c.fail("free device memory", c.driver.table.memFree(c.handle, p))
 }
 
 // Write copies src to device memory and blocks until src may be changed. It is for start-up and tests; the step path
@@ -54,7 +57,7 @@ func (c *Context) Write(dst Ptr, src []byte) error {
 		return nil
 	}
 	code := c.driver.table.write(c.handle, dst, unsafe.Pointer(unsafe.SliceData(src)), uint64(len(src)))
-	return c.driver.fail(fmt.Sprintf("write %d bytes", len(src)), code)
+	return c.fail(fmt.Sprintf("write %d bytes", len(src)), code)
 }
 
 // Read fills dst from device memory and blocks until it is there. It does not wait for work on streams: synchronise
@@ -64,7 +67,7 @@ func (c *Context) Read(dst []byte, src Ptr) error {
 		return nil
 	}
 	code := c.driver.table.read(c.handle, unsafe.Pointer(unsafe.SliceData(dst)), src, uint64(len(dst)))
-	return c.driver.fail(fmt.Sprintf("read %d bytes", len(dst)), code)
+	return c.fail(fmt.Sprintf("read %d bytes", len(dst)), code)
 }
 
 // Bytes views a slice of numbers, or of structs without pointers, as bytes, for Read and Write.
@@ -102,7 +105,7 @@ func (c *Context) HostAlloc(bytes uint64, writeCombined bool) (*HostMem, error) 
 		flags |= hostWriteCombined
 	}
 	host, device, code := c.driver.table.hostAlloc(c.handle, bytes, flags)
-	if err := c.driver.fail(fmt.Sprintf("allocate %d pinned bytes", bytes), code); err != nil {
+	if err := c.fail(fmt.Sprintf("allocate %d pinned bytes", bytes), code); err != nil {
 		return nil, err
 	}
 	c.count(kindHostAlloc, 1)
@@ -131,7 +134,10 @@ func (m *HostMem) Close() error {
 	m.host, m.device, m.bytes = nil, 0, 0
 	m.ctx.count(kindHostAlloc, -1)
 	m.ctx.count(kindHostBytes, -int64(bytes))
-	return m.ctx.driver.fail("free pinned memory", m.ctx.driver.table.hostFree(m.ctx.handle, host))
+	if m.ctx.Lost() {
+		return nil
+	}
+	return m.ctx.fail("free pinned memory", m.ctx.driver.table.hostFree(m.ctx.handle, host))
 }
 
 // check returns an error unless [offset, offset+bytes) lies in the memory.

@@ -17,7 +17,7 @@ func (c *Context) LoadModule(image []byte) (*Module, error) {
 		return nil, fmt.Errorf("load module: %w: empty image", ErrBounds)
 	}
 	handle, code := c.driver.table.moduleLoad(c.handle, unsafe.Pointer(unsafe.SliceData(image)))
-	if err := c.driver.fail("load module", code); err != nil {
+	if err := c.fail("load module", code); err != nil {
 		return nil, err
 	}
 	c.count(kindModule, 1)
@@ -32,13 +32,16 @@ func (m *Module) Close() error {
 	handle := m.handle
 	m.handle = 0
 	m.ctx.count(kindModule, -1)
-	return m.ctx.driver.fail("unload module", m.ctx.driver.table.moduleUnload(m.ctx.handle, handle))
+	if m.ctx.Lost() {
+		return nil
+	}
+	return m.ctx.fail("unload module", m.ctx.driver.table.moduleUnload(m.ctx.handle, handle))
 }
 
 // Global returns the address and size of a __device__ or __constant__ variable.
 func (m *Module) Global(name string) (Ptr, uint64, error) {
 	p, bytes, code := m.ctx.driver.table.moduleGlobal(m.ctx.handle, m.handle, name)
-	return p, bytes, m.ctx.driver.fail("find global "+name, code)
+	return p, bytes, m.ctx.fail("find global "+name, code)
 }
 
 // Function is a kernel. It belongs to its module.
@@ -59,11 +62,11 @@ const (
 func (m *Module) Function(name string) (*Function, error) {
 	t := m.ctx.driver.table
 	handle, code := t.moduleFunction(m.ctx.handle, m.handle, name)
-	if err := m.ctx.driver.fail("find kernel "+name, code); err != nil {
+	if err := m.ctx.fail("find kernel "+name, code); err != nil {
 		return nil, err
 	}
 	bytes, code := t.functionParams(m.ctx.handle, handle)
-	if err := m.ctx.driver.fail("read parameters of kernel "+name, code); err != nil {
+	if err := m.ctx.fail("read parameters of kernel "+name, code); err != nil {
 		return nil, err
 	}
 	if bytes == paramsMany {
@@ -115,7 +118,7 @@ func (f *Function) Resources() (Resources, error) {
 		{functionLocalBytes, &r.LocalBytes}, {functionRegisters, &r.Registers}, {functionBinaryVersion, &r.BinaryVersion},
 	} {
 		value, code := f.ctx.driver.table.functionAttribute(f.ctx.handle, f.handle, item.attribute)
-		if err := f.ctx.driver.fail("read attributes of kernel "+f.name, code); err != nil {
+		if err := f.ctx.fail("read attributes of kernel "+f.name, code); err != nil {
 			return Resources{}, err
 		}
 		*item.value = int(value)
@@ -126,17 +129,17 @@ func (f *Function) Resources() (Resources, error) {
 // SetMaxSharedBytes allows launches with up to bytes of dynamic shared memory. It is needed beyond 48 KiB.
 func (f *Function) SetMaxSharedBytes(bytes int) error {
 	code := f.ctx.driver.table.functionSet(f.ctx.handle, f.handle, functionMaxDynShared, int32(bytes))
-	return f.ctx.driver.fail(fmt.Sprintf("allow %d shared bytes for kernel %s", bytes, f.name), code)
+	return f.ctx.fail(fmt.Sprintf("allow %d shared bytes for kernel %s", bytes, f.name), code)
 }
 
 // AllowLargeClusters allows clusters of more than 8 blocks.
 func (f *Function) AllowLargeClusters() error {
 	code := f.ctx.driver.table.functionSet(f.ctx.handle, f.handle, functionPortableOnly, 1)
-	return f.ctx.driver.fail("allow large clusters for kernel "+f.name, code)
+	return f.ctx.fail("allow large clusters for kernel "+f.name, code)
 }
 
 // BlocksPerSM is the number of blocks of this size that fit on one SM.
 func (f *Function) BlocksPerSM(threads int, sharedBytes uint64) (int, error) {
 	blocks, code := f.ctx.driver.table.functionOccupancy(f.ctx.handle, f.handle, int32(threads), sharedBytes)
-	return int(blocks), f.ctx.driver.fail("read occupancy of kernel "+f.name, code)
+	return int(blocks), f.ctx.fail("read occupancy of kernel "+f.name, code)
 }

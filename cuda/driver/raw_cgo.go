@@ -35,6 +35,8 @@ package driver
 #cgo nocallback tr_ctx_retain
 #cgo noescape tr_ctx_release
 #cgo nocallback tr_ctx_release
+#cgo noescape tr_ctx_reset
+#cgo nocallback tr_ctx_reset
 #cgo noescape tr_ctx_synchronize
 #cgo nocallback tr_ctx_synchronize
 #cgo noescape tr_ctx_enable_peer
@@ -277,6 +279,10 @@ func (t *table) ctxRetain(device int32) (uintptr, int32) {
 
 func (t *table) ctxRelease(device int32) int32 {
 	return int32(C.tr_ctx_release(t.c, C.int(device)))
+}
+
+func (t *table) ctxReset(device int32) int32 {
+	return int32(C.tr_ctx_reset(t.c, C.int(device)))
 }
 
 func (t *table) ctxSynchronize(ctx uintptr) int32 {

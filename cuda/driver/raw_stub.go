@@ -56,6 +56,7 @@ func (t *table) deviceMemory(int32) (uint64, int32)               { return 0, co
 func (t *table) devicePeer(int32, int32) (int32, int32)           { return 0, codeStubLibrary32 }
 func (t *table) ctxRetain(int32) (uintptr, int32)                 { return 0, codeStubLibrary32 }
 func (t *table) ctxRelease(int32) int32                           { return codeStubLibrary32 }
+func (t *table) ctxReset(int32) int32                             { return codeStubLibrary32 }
 func (t *table) ctxSynchronize(uintptr) int32                     { return codeStubLibrary32 }
 func (t *table) ctxEnablePeer(uintptr, uintptr) int32             { return codeStubLibrary32 }
 func (t *table) ctxPriorities(uintptr) (int32, int32, int32)      { return 0, 0, codeStubLibrary32 }

@@ -64,6 +64,7 @@ int tr_device_peer(const trctl_driver *t, int device, int peer, int *can) { retu
 
 int tr_ctx_retain(const trctl_driver *t, int device, tr_h *ctx) { return t->cuDevicePrimaryCtxRetain((void **)ctx, device); }
 int tr_ctx_release(const trctl_driver *t, int device) { return t->cuDevicePrimaryCtxRelease_v2(device); }
+int tr_ctx_reset(const trctl_driver *t, int device) { return t->cuDevicePrimaryCtxReset_v2(device); }
 int tr_ctx_synchronize(const trctl_driver *t, tr_h ctx) { ENTER; return t->cuCtxSynchronize(); }
 int tr_ctx_enable_peer(const trctl_driver *t, tr_h ctx, tr_h peer) { ENTER; return t->cuCtxEnablePeerAccess((void *)peer, 0); }
 int tr_ctx_priorities(const trctl_driver *t, tr_h ctx, int *least, int *greatest) { ENTER; return t->cuCtxGetStreamPriorityRange(least, greatest); }

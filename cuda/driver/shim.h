@@ -45,6 +45,7 @@ int tr_device_peer(const trctl_driver *t, int device, int peer, int *can);
 
 int tr_ctx_retain(const trctl_driver *t, int device, tr_h *ctx);
 int tr_ctx_release(const trctl_driver *t, int device);
+int tr_ctx_reset(const trctl_driver *t, int device);
 int tr_ctx_synchronize(const trctl_driver *t, tr_h ctx);
 int tr_ctx_enable_peer(const trctl_driver *t, tr_h ctx, tr_h peer);
 int tr_ctx_priorities(const trctl_driver *t, tr_h ctx, int *least, int *greatest);

@@ -15,7 +15,7 @@ type Stream struct {
 // NewStream makes a stream. A smaller priority is more urgent; the driver clamps it to Context.Priorities.
 func (c *Context) NewStream(priority int) (*Stream, error) {
 	handle, code := c.driver.table.streamCreate(c.handle, int32(priority))
-	if err := c.driver.fail("create stream", code); err != nil {
+	if err := c.fail("create stream", code); err != nil {
 		return nil, err
 	}
 	c.count(kindStream, 1)
@@ -30,7 +30,10 @@ func (s *Stream) Close() error {
 	handle := s.handle
 	s.handle = 0
 	s.ctx.count(kindStream, -1)
-	return s.ctx.driver.fail("destroy stream", s.ctx.driver.table.streamDestroy(s.ctx.handle, handle))
+	if s.ctx.Lost() {
+		return nil
+	}
+	return s.ctx.fail("destroy stream", s.ctx.driver.table.streamDestroy(s.ctx.handle, handle))
 }
 
 // Context is the context of the stream.
@@ -52,7 +55,7 @@ func (s *Stream) Synchronize() error {
 	if err := s.ok(); err != nil {
 		return err
 	}
-	return s.ctx.driver.fail("synchronise stream", s.ctx.driver.table.streamSynchronize(s.ctx.handle, s.handle))
+	return s.ctx.fail("synchronise stream", s.ctx.driver.table.streamSynchronize(s.ctx.handle, s.handle))
 }
 
 // Done reports, without waiting, whether all work of the stream has ended.
@@ -64,7 +67,7 @@ func (s *Stream) Done() (bool, error) {
 	if Code(code) == CodeNotReady {
 		return false, nil
 	}
-	return code == 0, s.ctx.driver.fail("query stream", code)
+	return code == 0, s.ctx.fail("query stream", code)
 }
 
 // WaitFor makes later work of the stream wait for the event, which may belong to another stream or device.
@@ -72,7 +75,7 @@ func (s *Stream) WaitFor(e *Event) error {
 	if err := s.ok(); err != nil {
 		return err
 	}
-	return s.ctx.driver.fail("wait for event", s.ctx.driver.table.streamWait(s.ctx.handle, s.handle, e.handle))
+	return s.ctx.fail("wait for event", s.ctx.driver.table.streamWait(s.ctx.handle, s.handle, e.handle))
 }
 
 // CopyToDevice enqueues a copy of bytes from src at offset. The source must stay unchanged until it has ended.
@@ -84,7 +87,7 @@ func (s *Stream) CopyToDevice(dst Ptr, src *HostMem, offset, bytes uint64) error
 		return err
 	}
 	from := unsafe.Add(src.host, offset)
-	return s.ctx.driver.fail("copy to device", s.ctx.driver.table.copyHtoD(s.ctx.handle, s.handle, dst, from, bytes))
+	return s.ctx.fail("copy to device", s.ctx.driver.table.copyHtoD(s.ctx.handle, s.handle, dst, from, bytes))
 }
 
 // CopyToHost enqueues a copy of bytes into dst at offset. The content is there when the stream has ended.
@@ -96,7 +99,7 @@ func (s *Stream) CopyToHost(dst *HostMem, offset uint64, src Ptr, bytes uint64) 
 		return err
 	}
 	to := unsafe.Add(dst.host, offset)
-	return s.ctx.driver.fail("copy to host", s.ctx.driver.table.copyDtoH(s.ctx.handle, s.handle, to, src, bytes))
+	return s.ctx.fail("copy to host", s.ctx.driver.table.copyDtoH(s.ctx.handle, s.handle, to, src, bytes))
 }
 
 // Copy enqueues a copy between two places of this device.
@@ -104,7 +107,7 @@ func (s *Stream) Copy(dst, src Ptr, bytes uint64) error {
 	if err := s.ok(); err != nil || bytes == 0 {
 		return err
 	}
-	return s.ctx.driver.fail("copy on device", s.ctx.driver.table.copyDtoD(s.ctx.handle, s.handle, dst, src, bytes))
+	return s.ctx.fail("copy on device", s.ctx.driver.table.copyDtoD(s.ctx.handle, s.handle, dst, src, bytes))
 }
 
 // CopyPeer enqueues a copy between the memories of two contexts, one of which is the stream's.
@@ -113,7 +116,7 @@ func (s *Stream) CopyPeer(dst Ptr, dstCtx *Context, src Ptr, srcCtx *Context, by
 		return err
 	}
 	code := s.ctx.driver.table.copyPeer(s.ctx.handle, s.handle, dst, dstCtx.handle, src, srcCtx.handle, bytes)
-	return s.ctx.driver.fail("copy between devices", code)
+	return s.ctx.fail("copy between devices", code)
 }
 
 // Set8 enqueues a fill of count bytes.
@@ -121,7 +124,7 @@ func (s *Stream) Set8(dst Ptr, value uint8, count uint64) error {
 	if err := s.ok(); err != nil || count == 0 {
 		return err
 	}
-	return s.ctx.driver.fail("set bytes", s.ctx.driver.table.set8(s.ctx.handle, s.handle, dst, uint32(value), count))
+	return s.ctx.fail("set bytes", s.ctx.driver.table.set8(s.ctx.handle, s.handle, dst, uint32(value), count))
 }
 
 // Set32 enqueues a fill of count 32-bit words. dst must be aligned to 4 bytes.
@@ -129,5 +132,5 @@ func (s *Stream) Set32(dst Ptr, value uint32, count uint64) error {
 	if err := s.ok(); err != nil || count == 0 {
 		return err
 	}
-	return s.ctx.driver.fail("set words", s.ctx.driver.table.set32(s.ctx.handle, s.handle, dst, value, count))
+	return s.ctx.fail("set words", s.ctx.driver.table.set32(s.ctx.handle, s.handle, dst, value, count))
 }

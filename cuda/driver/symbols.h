@@ -66,6 +66,7 @@ _Static_assert(sizeof(tr_access) == 12, "CUmemAccessDesc");
 	X(cuDeviceCanAccessPeer, (int *can, int device, int peer)) \
 	X(cuDevicePrimaryCtxRetain, (void **ctx, int device)) \
 	X(cuDevicePrimaryCtxRelease_v2, (int device)) \
+	X(cuDevicePrimaryCtxReset_v2, (int device)) \
 	X(cuCtxSetCurrent, (void *ctx)) \
 	X(cuCtxSynchronize, (void)) \
 	X(cuCtxEnablePeerAccess, (void *peer, unsigned flags)) \

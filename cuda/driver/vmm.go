@@ -23,7 +23,7 @@ type piece struct{ bytes, memory uint64 }
 // Granule is the unit of Reserve and Map on this device, 2 MiB on all present ones.
 func (c *Context) Granule() (uint64, error) {
 	bytes, code := c.driver.table.granularity(c.device.handle)
-	if err := c.driver.fail("read granularity", code); err != nil {
+	if err := c.fail("read granularity", code); err != nil {
 		return 0, err
 	}
 	return max(bytes, 1), nil
@@ -39,7 +39,7 @@ func (c *Context) Reserve(bytes uint64) (*Reservation, error) {
 		return nil, fmt.Errorf("reserve %d bytes: %w: not a multiple of %d", bytes, ErrBounds, granule)
 	}
 	base, code := c.driver.table.reserve(c.handle, bytes)
-	if err := c.driver.fail(fmt.Sprintf("reserve %d bytes", bytes), code); err != nil {
+	if err := c.fail(fmt.Sprintf("reserve %d bytes", bytes), code); err != nil {
 		return nil, err
 	}
 	c.count(kindReservation, 1)
@@ -73,7 +73,7 @@ func (r *Reservation) Map(offset, bytes uint64, peers ...Device) error {
 		}
 	}
 	memory, code := r.ctx.driver.table.mapMemory(r.ctx.handle, r.ctx.device.handle, r.base+Ptr(offset), bytes, handles)
-	if err := r.ctx.driver.fail(fmt.Sprintf("map %d bytes", bytes), code); err != nil {
+	if err := r.ctx.fail(fmt.Sprintf("map %d bytes", bytes), code); err != nil {
 		return err
 	}
 	r.mapped[offset] = piece{bytes: bytes, memory: memory}
@@ -97,7 +97,10 @@ func (r *Reservation) unmapLocked(offset uint64) error {
 	delete(r.mapped, offset)
 	r.ctx.count(kindMapping, -1)
 	r.ctx.count(kindDeviceBytes, -int64(p.bytes))
-	return r.ctx.driver.fail("unmap memory", r.ctx.driver.table.unmap(r.ctx.handle, r.base+Ptr(offset), p.bytes, p.memory))
+	if r.ctx.Lost() {
+		return nil
+	}
+	return r.ctx.fail("unmap memory", r.ctx.driver.table.unmap(r.ctx.handle, r.base+Ptr(offset), p.bytes, p.memory))
 }
 
 // Close unmaps every piece and gives the addresses back. It goes on after an error and returns the first.
@@ -115,8 +118,11 @@ func (r *Reservation) Close() error {
 	}
 	r.mapped = nil
 	r.ctx.count(kindReservation, -1)
+	if r.ctx.Lost() {
+		return first
+	}
 	code := r.ctx.driver.table.unreserve(r.ctx.handle, r.base, r.bytes)
-	if err := r.ctx.driver.fail("give addresses back", code); err != nil && first == nil {
+	if err := r.ctx.fail("give addresses back", code); err != nil && first == nil {
 		first = err
 	}
 	return first

@@ -35,13 +35,16 @@ static struct {
 	int fail_count;
 	char missing_kernel[FAKE_NAME];
 	double clock_ms;
-	fake_open open;
+	fake_open open[FAKE_MAX_DEVICES];
+	int faults[FAKE_MAX_DEVICES]; // what calls in a lost context return, 0 in a sound one
 } F = {.mu = PTHREAD_MUTEX_INITIALIZER};
 
 static char contexts[FAKE_MAX_DEVICES]; // a context's handle is the address of its device's byte
 static _Thread_local void *current;
 
 static void copy_name(char *dst, const char *src) { snprintf(dst, FAKE_NAME, "%s", src); }
+
+static int here(void) { return (int)((char *)current - contexts); }
 
 // Records a call and returns the code that the test wants for it, or 0.
 static int note(const char *op, int needs_context) {
@@ -52,10 +55,9 @@ static int note(const char *op, int needs_context) {
 		if (strcmp(F.fails[i].op, op) != 0 || F.fails[i].nth <= 0) continue;
 		if (--F.fails[i].nth == 0) return F.fails[i].code;
 	}
-	return needs_context && current == NULL ? INVALID_CONTEXT : 0;
+	if (!needs_context) return 0;
+	return current == NULL ? INVALID_CONTEXT : F.faults[here()];
 }
-
-static int here(void) { return (int)((char *)current - contexts); }
 
 // Each fake function is BEGIN(name, needs context) … END(code).
 #define BEGIN(op, ctx) \
@@ -146,8 +148,29 @@ static int fake_cuDeviceGetAttribute(int *v, int a, int d) {
 	END
 }
 
-static int fake_cuDevicePrimaryCtxRetain(void **c, int d) { BEGIN(cuDevicePrimaryCtxRetain, 0) *c = &contexts[d]; F.open.contexts++; END }
-static int fake_cuDevicePrimaryCtxRelease_v2(int d) { (void)d; BEGIN(cuDevicePrimaryCtxRelease_v2, 0) if (F.open.contexts == 0) code = INVALID_CONTEXT; else F.open.contexts--; END }
+static int fake_cuDevicePrimaryCtxRetain(void **c, int d) { BEGIN(cuDevicePrimaryCtxRetain, 0) *c = &contexts[d]; F.open[d].contexts++; END }
+static int fake_cuDevicePrimaryCtxRelease_v2(int d) { BEGIN(cuDevicePrimaryCtxRelease_v2, 0) if (F.open[d].contexts == 0) code = INVALID_CONTEXT; else F.open[d].contexts--; END }
+
+// Destroys what is left in the context, and with it a fault. Its streams, events, modules and graphs are only forgotten.
+static int fake_cuDevicePrimaryCtxReset_v2(int d) {
+	BEGIN(cuDevicePrimaryCtxReset_v2, 0)
+	for (block **p = &F.blocks; *p != NULL;) {
+		block *b = *p;
+		if (b->device != d) {
+			p = &b->next;
+			continue;
+		}
+		if (b->kind != RESERVED_BLOCK) free(b->at);
+		*p = b->next;
+		free(b);
+	}
+	long retained = F.open[d].contexts;
+	memset(&F.open[d], 0, sizeof F.open[d]);
+	F.open[d].contexts = retained; // a reset releases no reference
+	F.used[d] = 0;
+	F.faults[d] = 0;
+	END
+}
 
 // Not recorded: it precedes every call. It refuses what is no context, as the driver does.
 static int fake_cuCtxSetCurrent(void *c) {
@@ -180,7 +203,7 @@ static int fake_cuMemAlloc_v2(tr_ptr *p, size_t n) {
 		memset(at, 0xff, n); // NaN, so that reading before writing shows
 		add(at, n, DEVICE_BLOCK);
 		F.used[here()] += n;
-		F.open.device_allocs++;
+		F.open[here()].device_allocs++;
 		*p = (tr_ptr)(uintptr_t)at;
 	}
 	END
@@ -194,7 +217,7 @@ static int fake_cuMemFree_v2(tr_ptr p) {
 		F.used[b->device] -= b->bytes;
 		free(b->at);
 		drop(b);
-		F.open.device_allocs--;
+		F.open[here()].device_allocs--;
 	}
 	END
 }
@@ -206,7 +229,7 @@ static int fake_cuMemHostAlloc(void **p, size_t n, unsigned flags) {
 	if (posix_memalign(&at, 4096, n) != 0) code = OUT_OF_MEMORY;
 	else {
 		add(at, n, HOST_BLOCK);
-		F.open.host_allocs++;
+		F.open[here()].host_allocs++;
 		*p = at;
 	}
 	END
@@ -219,7 +242,7 @@ static int fake_cuMemFreeHost(void *p) {
 	else {
 		free(p);
 		drop(b);
-		F.open.host_allocs--;
+		F.open[here()].host_allocs--;
 	}
 	END
 }
@@ -271,10 +294,10 @@ static int fake_cuMemsetD32Async(tr_ptr d, unsigned v, size_t n, void *st) {
 
 static int fake_cuStreamCreateWithPriority(void **s, unsigned flags, int priority) {
 	(void)flags, (void)priority;
-	BEGIN(cuStreamCreateWithPriority, 1) *s = calloc(1, sizeof(stream)); F.open.streams++; END
+	BEGIN(cuStreamCreateWithPriority, 1) *s = calloc(1, sizeof(stream)); F.open[here()].streams++; END
 }
 
-static int fake_cuStreamDestroy_v2(void *s) { BEGIN(cuStreamDestroy_v2, 1) free(s); F.open.streams--; END }
+static int fake_cuStreamDestroy_v2(void *s) { BEGIN(cuStreamDestroy_v2, 1) free(s); F.open[here()].streams--; END }
 
 // Waiting during a capture is an error and spoils the capture, as on the device.
 static int waiting(stream *s) {
@@ -308,14 +331,14 @@ static int fake_cuStreamEndCapture(void *s, void **g) {
 		code = CAPTURE_INVALIDATED;
 	} else {
 		*g = st->capture;
-		F.open.graphs++;
+		F.open[here()].graphs++;
 	}
 	st->capture = NULL;
 	END
 }
 
-static int fake_cuEventCreate(void **e, unsigned flags) { BEGIN(cuEventCreate, 1) event *v = calloc(1, sizeof *v); v->timing = (flags & 2) == 0; *e = v; F.open.events++; END }
-static int fake_cuEventDestroy_v2(void *e) { BEGIN(cuEventDestroy_v2, 1) free(e); F.open.events--; END }
+static int fake_cuEventCreate(void **e, unsigned flags) { BEGIN(cuEventCreate, 1) event *v = calloc(1, sizeof *v); v->timing = (flags & 2) == 0; *e = v; F.open[here()].events++; END }
+static int fake_cuEventDestroy_v2(void *e) { BEGIN(cuEventDestroy_v2, 1) free(e); F.open[here()].events--; END }
 static int fake_cuEventRecord(void *e, void *s) { (void)s; BEGIN(cuEventRecord, 1) event *v = e; v->recorded = 1; F.clock_ms += 1; v->at = F.clock_ms; END }
 static int fake_cuEventSynchronize(void *e) { (void)e; BEGIN(cuEventSynchronize, 1) F.busy = 0; END }
 static int fake_cuEventQuery(void *e) { (void)e; BEGIN(cuEventQuery, 1) if (F.busy > 0) { F.busy--; code = NOT_READY; } END }
@@ -328,7 +351,7 @@ static int fake_cuEventElapsedTime(float *ms, void *a, void *b) {
 	END
 }
 
-static int fake_cuModuleLoadData(void **m, const void *image) { (void)image; BEGIN(cuModuleLoadData, 1) *m = calloc(1, sizeof(module)); F.open.modules++; END }
+static int fake_cuModuleLoadData(void **m, const void *image) { (void)image; BEGIN(cuModuleLoadData, 1) *m = calloc(1, sizeof(module)); F.open[here()].modules++; END }
 
 static int fake_cuModuleUnload(void *m) {
 	BEGIN(cuModuleUnload, 1)
@@ -344,7 +367,7 @@ static int fake_cuModuleUnload(void *m) {
 		drop(b);
 	}
 	free(mod);
-	F.open.modules--;
+	F.open[here()].modules--;
 	END
 }
 
@@ -429,12 +452,12 @@ static int fake_cuGraphInstantiateWithFlags(void **x, void *g, unsigned long lon
 	graph *copy = malloc(sizeof *copy);
 	memcpy(copy, g, sizeof *copy);
 	*x = copy;
-	F.open.execs++;
+	F.open[here()].execs++;
 	END
 }
 
 static int fake_cuGraphGetNodes(void *g, void **nodes, size_t *n) { (void)nodes; BEGIN(cuGraphGetNodes, 1) *n = (size_t)((graph *)g)->nodes; END }
-static int fake_cuGraphDestroy(void *g) { BEGIN(cuGraphDestroy, 1) free(g); F.open.graphs--; END }
+static int fake_cuGraphDestroy(void *g) { BEGIN(cuGraphDestroy, 1) free(g); F.open[here()].graphs--; END }
 static int fake_cuGraphUpload(void *x, void *s) { (void)x, (void)s; BEGIN(cuGraphUpload, 1) END }
 
 static int fake_cuGraphLaunch(void *x, void *s) {
@@ -448,7 +471,7 @@ static int fake_cuGraphLaunch(void *x, void *s) {
 	END
 }
 
-static int fake_cuGraphExecDestroy(void *x) { BEGIN(cuGraphExecDestroy, 1) free(x); F.open.execs--; END }
+static int fake_cuGraphExecDestroy(void *x) { BEGIN(cuGraphExecDestroy, 1) free(x); F.open[here()].execs--; END }
 static int fake_cuMemGetAllocationGranularity(size_t *n, const tr_alloc_prop *p, int o) { (void)p, (void)o; BEGIN(cuMemGetAllocationGranularity, 0) *n = GRANULE; END }
 
 static int fake_cuMemAddressReserve(tr_ptr *p, size_t n, size_t align, tr_ptr want, unsigned long long flags) {
@@ -458,12 +481,12 @@ static int fake_cuMemAddressReserve(tr_ptr *p, size_t n, size_t align, tr_ptr wa
 	if (at == MAP_FAILED) code = OUT_OF_MEMORY;
 	else {
 		*p = (tr_ptr)(uintptr_t)at;
-		F.open.reservations++;
+		F.open[here()].reservations++;
 	}
 	END
 }
 
-static int fake_cuMemAddressFree(tr_ptr p, size_t n) { BEGIN(cuMemAddressFree, 1) munmap(AT(p), n); F.open.reservations--; END }
+static int fake_cuMemAddressFree(tr_ptr p, size_t n) { BEGIN(cuMemAddressFree, 1) munmap(AT(p), n); F.open[here()].reservations--; END }
 
 static int fake_cuMemCreate(unsigned long long *h, size_t n, const tr_alloc_prop *p, unsigned long long flags) {
 	(void)flags;
@@ -472,13 +495,13 @@ static int fake_cuMemCreate(unsigned long long *h, size_t n, const tr_alloc_prop
 	else {
 		F.used[p->location.id] += n;
 		*h = n | (unsigned long long)p->location.id; // sizes are multiples of the granule, so the low bits are free
-		F.open.mappings++;
+		F.open[here()].mappings++;
 	}
 	END
 }
 
 static int fake_cuMemRelease(unsigned long long h) {
-	BEGIN(cuMemRelease, 1) F.used[h & 0xff] -= h & ~0xffull; F.open.mappings--; END
+	BEGIN(cuMemRelease, 1) F.used[h & 0xff] -= h & ~0xffull; F.open[here()].mappings--; END
 }
 
 static int fake_cuMemMap(tr_ptr p, size_t n, size_t offset, unsigned long long h, unsigned long long flags) {
@@ -512,7 +535,8 @@ void fake_reset(int version, int devices, size_t memory, int param_bytes, int ha
 	while (F.blocks != NULL) drop(F.blocks);
 	memset(F.used, 0, sizeof F.used);
 	memset(F.peers, 0, sizeof F.peers);
-	memset(&F.open, 0, sizeof F.open);
+	memset(F.open, 0, sizeof F.open);
+	memset(F.faults, 0, sizeof F.faults);
 	F.version = version, F.devices = devices, F.memory = memory;
 	F.param_bytes = param_bytes, F.has_param_sizes = has_param_sizes;
 	F.poison = F.busy = F.fail_count = 0;
@@ -545,10 +569,23 @@ void fake_fail(const char *op, int nth, int code) {
 }
 
 void fake_poison(int code) { pthread_mutex_lock(&F.mu); F.poison = code; pthread_mutex_unlock(&F.mu); }
+void fake_fault(int device, int code) { pthread_mutex_lock(&F.mu); F.faults[device] = code; pthread_mutex_unlock(&F.mu); }
 void fake_missing_kernel(const char *name) { pthread_mutex_lock(&F.mu); copy_name(F.missing_kernel, name); pthread_mutex_unlock(&F.mu); }
 void fake_busy(int polls) { pthread_mutex_lock(&F.mu); F.busy = polls; pthread_mutex_unlock(&F.mu); }
 long fake_call_count(void) { return F.call_count < FAKE_MAX_CALLS ? F.call_count : FAKE_MAX_CALLS; }
 const char *fake_call(long i) { return F.calls[i]; }
 long fake_launch_count(void) { return F.launch_count; }
 const fake_launch *fake_launch_at(long i) { return &F.launches[i]; }
-fake_open fake_counts(void) { pthread_mutex_lock(&F.mu); fake_open o = F.open; pthread_mutex_unlock(&F.mu); return o; }
+
+fake_open fake_counts(void) {
+	fake_open sum = {0};
+	pthread_mutex_lock(&F.mu);
+	for (int d = 0; d < FAKE_MAX_DEVICES; d++) {
+		const fake_open *o = &F.open[d];
+		sum.contexts += o->contexts, sum.device_allocs += o->device_allocs, sum.host_allocs += o->host_allocs;
+		sum.reservations += o->reservations, sum.mappings += o->mappings, sum.streams += o->streams, sum.events += o->events;
+		sum.modules += o->modules, sum.graphs += o->graphs, sum.execs += o->execs;
+	}
+	pthread_mutex_unlock(&F.mu);
+	return sum;
+}

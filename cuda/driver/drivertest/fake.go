@@ -104,8 +104,12 @@ func (f *Fake) Fail(function string, nth int, code driver.Code) {
 	f.table.fail(function, nth, int(code))
 }
 
-// Poison makes every later call return a code, as after a device fault; 0 ends it.
+// Poison makes every later call return a code, with or without a context; 0 ends it.
 func (f *Fake) Poison(code driver.Code) { f.table.poison(int(code)) }
+
+// Fault makes every later call in a device's primary context return a code, as after a kernel's fault, until the context
+// is reset; retaining and releasing work, as on the device.
+func (f *Fake) Fault(ordinal int, code driver.Code) { f.table.fault(ordinal, int(code)) }
 
 // MissingKernel makes the look-up of one kernel fail.
 func (f *Fake) MissingKernel(name string) { f.table.missingKernel(name) }

@@ -28,6 +28,7 @@ trctl_driver *fake_table(void);
 void fake_without(const char *symbol);
 void fake_fail(const char *op, int nth, int code);
 void fake_poison(int code);
+void fake_fault(int device, int code);
 void fake_missing_kernel(const char *name);
 void fake_busy(int polls);
 long fake_call_count(void);

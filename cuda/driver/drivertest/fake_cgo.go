@@ -41,6 +41,8 @@ func (t *fakeTable) fail(function string, nth, code int) {
 
 func (t *fakeTable) poison(code int) { C.fake_poison(C.int(code)) }
 
+func (t *fakeTable) fault(device, code int) { C.fake_fault(C.int(device), C.int(code)) }
+
 func (t *fakeTable) missingKernel(name string) {
 	withString(name, func(s *C.char) { C.fake_missing_kernel(s) })
 }

@@ -18,6 +18,7 @@ func (t *fakeTable) stop()                   {}
 func (t *fakeTable) pointer() unsafe.Pointer { return nil }
 func (t *fakeTable) fail(string, int, int)   {}
 func (t *fakeTable) poison(int)              {}
+func (t *fakeTable) fault(int, int)          {}
 func (t *fakeTable) missingKernel(string)    {}
 func (t *fakeTable) busy(int)                {}
 func (t *fakeTable) calls() []string         { return nil }
