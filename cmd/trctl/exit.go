@@ -22,7 +22,7 @@ const exitTopic = `Exit codes of every command:
     1  failed while running: a model that cannot be loaded, an address in use, a file that cannot be read
     2  wrong usage or configuration; nothing was started
     3  the server cannot be reached or refused the request (chat, bench, eval --url)
-    4  eval, bench: a bound such as --min-accuracy or --max-error-rate does not hold
+    4  eval, bench: a bound such as --min-accuracy or --max-error-rate does not hold; solve --check: an expected value
   130  interrupted before the work was done (a second Ctrl-C ends serve like this)
 `
 
@@ -46,7 +46,7 @@ type serverError struct{ err error }
 func (e *serverError) Error() string { return e.err.Error() }
 func (e *serverError) Unwrap() error { return e.err }
 
-// boundError is a measured value outside the bounds that the caller gave.
+// boundError is a value, measured or computed, outside the bounds that the caller gave.
 type boundError struct{ err error }
 
 func (e *boundError) Error() string { return e.err.Error() }

@@ -12,8 +12,8 @@ import (
 const (
 	MaxModels   = 8
 	MaxRequests = 2048
-	// MaxTicks bounds one step, hold timer or jitter in ticks.
-	MaxTicks = 1 << 24
+	// MaxTicks bounds one step or hold timer, and MaxJitter the jitter, in ticks.
+	MaxTicks, MaxJitter = 1 << 24, 4096
 	// MaxThreshold bounds a threshold; it may exceed N, which only a hold timer makes sense of.
 	MaxThreshold = 1 << 16
 )
@@ -127,8 +127,8 @@ func (c *Case) checkTimes(m int) error {
 			}
 		}
 	}
-	if c.SlowJitter < 0 || c.SlowJitter > MaxTicks {
-		return invalidf("slow_jitter: %d ticks, want 0 to %d", c.SlowJitter, MaxTicks)
+	if c.SlowJitter < 0 || c.SlowJitter > MaxJitter {
+		return invalidf("slow_jitter: %d ticks, want 0 to %d; a coarser tick has fewer", c.SlowJitter, MaxJitter)
 	}
 	if s := c.Slow(); c.SlowJitter >= slices.Min(c.T[s]) {
 		return invalidf("slow_jitter: %d ticks, want less than a step of model %d, %d ticks", c.SlowJitter, s, slices.Min(c.T[s]))

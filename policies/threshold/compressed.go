@@ -10,8 +10,12 @@ import (
 // its law is sought.
 const maxPairStates = 1_000_000
 
-// maxPairWork bounds the multiplications of the matrix powers: some 30 s.
-const maxPairWork = 100_000_000_000
+// maxPairSteps bounds T_L/T_S, and maxPairWork the multiplications of the matrix
+// powers: some 10 s.
+const (
+	maxPairSteps = 100_000
+	maxPairWork  = 50_000_000_000
+)
 
 // pair is the compressed solver: two models, the fast one (S) with a constant
 // step time, the slow one (L) with a constant or random one that is never
@@ -83,6 +87,9 @@ func (s *pair) evaluate(ctx context.Context, b []int) (*Result, error) {
 	if size := e.count(); size > maxPairStates {
 		return nil, fmt.Errorf("%w: %d states, at most %d; a coarser tick has fewer", ErrTooLarge, size, maxPairStates)
 	}
+	if e.longest() > maxPairSteps {
+		return nil, fmt.Errorf("%w: %d steps of the fast model in one of the slow, at most %d", ErrTooLarge, e.longest(), maxPairSteps)
+	}
 	if work := e.longest() * (e.room + 1) * (e.room + 1) * (e.room + 1); work > maxPairWork {
 		return nil, fmt.Errorf("%w: %d steps of the fast model in one of the slow, with up to %d requests", ErrTooLarge, e.longest(), e.room)
 	}
@@ -104,9 +111,8 @@ type pairSetting struct {
 	cells  []int // cells[a]+c numbers the pairs (a, c) of a phase
 	layer  int   // how many such pairs a phase has
 
-	powers [][][]float64 // powers[k][n]: law of S's population k steps after n; nil for a k that no run has
-	steps  [][]float64   // steps[k][n]: mean steps of S that end among those k
-	area   [][]float64   // area[k][n]: mean of the sum of S's population before each of the k steps
+	least int    // fewest steps of S that end during one of L
+	walks []walk // walks[k-least] is of k steps
 
 	// Of S stepping alone from n > room until its population is at most room.
 	settled  [][]float64 // law of the population then
@@ -148,34 +154,21 @@ func (e *pairSetting) longest() int { return e.law[len(e.law)-1].ticks / e.ts }
 
 // prepare computes the matrices that all sweeps share.
 func (e *pairSetting) prepare() {
-	shortest := max(0, e.law[0].ticks-e.ts) / e.ts
+	e.least = max(0, e.law[0].ticks-e.ts) / e.ts
 	unit := make([][]float64, e.room+1)
 	for n := range unit {
 		unit[n] = make([]float64, n+1)
 		unit[n][n] = 1
 	}
-	e.powers, e.steps, e.area = [][][]float64{unit}, [][]float64{make([]float64, e.room+1)}, [][]float64{make([]float64, e.room+1)}
-	for k := 1; k <= e.longest(); k++ {
-		power, steps, area := make([][]float64, e.room+1), make([]float64, e.room+1), make([]float64, e.room+1)
-		for n := range power {
-			area[n] = float64(n)
-			if n < e.bs {
-				power[n] = unit[n]
-				area[n] += e.area[k-1][n]
-				continue
-			}
-			steps[n] = 1
-			power[n] = make([]float64, n+1)
-			for m, p := range e.stay[n] {
-				axpy(p, e.powers[k-1][m], power[n])
-				steps[n] += p * e.steps[k-1][m]
-				area[n] += p * e.area[k-1][m]
-			}
+	now := walk{power: unit, steps: make([]float64, e.room+1), area: make([]float64, e.room+1)}
+	for k := 0; ; k++ {
+		if k >= e.least {
+			e.walks = append(e.walks, now)
 		}
-		if k-1 < shortest {
-			e.powers[k-1] = nil
+		if k == e.longest() {
+			break
 		}
-		e.powers, e.steps, e.area = append(e.powers, power), append(e.steps, steps), append(e.area, area)
+		now = e.further(&now, unit)
 	}
 	e.settled, e.alone, e.starving = make([][]float64, e.n+1), make([]float64, e.n+1), make([]float64, e.n+1)
 	for n := range e.settled {
@@ -186,6 +179,34 @@ func (e *pairSetting) prepare() {
 	for a := range e.over {
 		e.over[a] = make([]float64, e.n+1)
 	}
+}
+
+// walk is what k steps of S do to a population n while nothing returns to it.
+type walk struct {
+	power [][]float64 // power[n]: law of the population afterwards
+	steps []float64   // mean number of those steps that S runs at all
+	area  []float64   // mean of the sum of the populations before each of them
+}
+
+// further is the walk of one step more: that step first, then the others.
+func (e *pairSetting) further(w *walk, unit [][]float64) walk {
+	out := walk{power: make([][]float64, e.room+1), steps: make([]float64, e.room+1), area: make([]float64, e.room+1)}
+	for n := range out.power {
+		out.area[n] = float64(n)
+		if n < e.bs {
+			out.power[n] = unit[n]
+			out.area[n] += w.area[n]
+			continue
+		}
+		out.steps[n] = 1
+		out.power[n] = make([]float64, n+1)
+		for m, p := range e.stay[n] {
+			axpy(p, w.power[m], out.power[n])
+			out.steps[n] += p * w.steps[m]
+			out.area[n] += p * w.area[m]
+		}
+	}
+	return out
 }
 
 // settle computes what comes of S alone with n requests.
@@ -270,7 +291,7 @@ func (e *pairSetting) run(n, t0 int, law, out []float64, t *pairTally) {
 			clear(e.walked[:n+1])
 			for m, p := range law {
 				if p != 0 {
-					axpy(p, e.powers[k][m], e.walked)
+					axpy(p, e.walks[k-e.least].power[m], e.walked)
 				}
 			}
 		}
@@ -310,11 +331,12 @@ func (e *pairSetting) finish(x, rem int, p float64, law, out []float64, t *pairT
 
 // watch adds what happens during one step of L.
 func (e *pairSetting) watch(t *pairTally, o chance, n, t0, k, rem int, law []float64) {
+	w := &e.walks[k-e.least]
 	var mass, steps, area float64
 	for m, v := range law {
 		mass += v
-		steps += v * e.steps[k][m]
-		area += v * e.area[k][m]
+		steps += v * w.steps[m]
+		area += v * w.area[m]
 	}
 	for m, v := range e.walked[:n+1] {
 		area += v * float64(m) * float64(rem) / float64(e.ts)

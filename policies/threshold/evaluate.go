@@ -25,6 +25,9 @@ type Result struct {
 // Method is how a result was computed.
 type Method string
 
+// deadlockSteps is how long a simulation looks for a deadlock.
+const deadlockSteps = 20_000
+
 // The methods.
 const (
 	ByChain      Method = "chain"
@@ -63,18 +66,37 @@ func (e *evaluator) evaluate(ctx context.Context, b []int) (*Result, error) {
 		return nil, err
 	}
 	e.count++
-	if e.pair != nil && e.c.Feasible(b) {
+	if !e.c.Feasible(b) {
+		return e.infeasible(ctx, b)
+	}
+	if e.pair != nil {
 		return e.pair.evaluate(ctx, b)
 	}
 	r, err := e.byRule(ctx, fixed{b})
 	if err != nil {
 		return nil, err
 	}
-	r.B, r.Feasible = slices.Clone(b), e.c.Feasible(b)
-	if !r.Feasible {
-		*r = Result{B: r.B, Deadlock: r.Deadlock, States: r.States, Method: ByChain}
-	}
+	r.B = slices.Clone(b)
 	return r, nil
+}
+
+// infeasible looks for the deadlock of an infeasible setting: where chance leads
+// first, and then in every state, for routing with too little chance in it.
+func (e *evaluator) infeasible(ctx context.Context, b []int) (*Result, error) {
+	out := &Result{B: slices.Clone(b), Method: BySimulation}
+	sim, err := Simulate(ctx, e.c, b, SimOptions{Steps: deadlockSteps, Seed: 1})
+	if err != nil {
+		return nil, err
+	}
+	if out.Deadlock = sim.Deadlock; out.Deadlock {
+		return out, nil
+	}
+	h, err := newChain(ctx, e.c, fixed{b}, e.route, e.maxStates)
+	if err != nil {
+		return nil, err
+	}
+	out.Deadlock, out.States, out.Method = h.deadlock, h.len(), ByChain
+	return out, nil
 }
 
 // byRule evaluates a start rule by the chain.

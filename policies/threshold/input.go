@@ -267,7 +267,7 @@ func (in *Input) onGrid(tick, jitter float64, byDefault bool) (*Case, error) {
 	}
 	c.SlowJitter = n
 	if byDefault {
-		c.SlowJitter = min(n, slices.Min(c.T[c.Slow()])-1)
+		c.SlowJitter = min(n, slices.Min(c.T[c.Slow()])-1, MaxJitter)
 		if in.Tick == nil {
 			in.keepMean(c, tick)
 		}

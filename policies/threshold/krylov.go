@@ -56,7 +56,7 @@ func stationary(ctx context.Context, size int, step stepper) ([]float64, error) 
 			return normalised(pi), nil
 		}
 		last = residual
-		g.improve(pi, mul, tolerance*goal)
+		g.improve(ctx, pi, mul, tolerance*goal)
 	}
 	return nil, fmt.Errorf("stationary law of %d states: residual %.1e after %d steps", size, last, krylovDepth*krylovRestarts)
 }
@@ -81,8 +81,8 @@ func newGMRES(size, depth int) *gmres {
 }
 
 // improve adds to x the best correction within one Krylov space; work has the
-// residual of x.
-func (g *gmres) improve(x []float64, mul stepper, goal float64) {
+// residual of x. It ends early when ctx does.
+func (g *gmres) improve(ctx context.Context, x []float64, mul stepper, goal float64) {
 	beta := norm(g.work)
 	if beta == 0 {
 		return
@@ -90,7 +90,7 @@ func (g *gmres) improve(x []float64, mul stepper, goal float64) {
 	g.rhs[0] = beta
 	g.put(0, g.work, beta)
 	j := 0
-	for ; j < g.depth && math.Abs(g.rhs[j]) > goal/2; j++ {
+	for ; j < g.depth && math.Abs(g.rhs[j]) > goal/2 && ctx.Err() == nil; j++ {
 		mul(g.basis[j], g.work)
 		h := g.hess[j]
 		for i := range j + 1 {
@@ -140,15 +140,25 @@ func (g *gmres) put(j int, v []float64, scale float64) {
 
 func norm(v []float64) float64 { return math.Sqrt(dot(v, v)) }
 
+// dot keeps four sums, so that an addition need not wait for the one before.
 func dot(a, b []float64) float64 {
-	var sum float64
-	for k, x := range a {
-		sum += x * b[k]
+	var s0, s1, s2, s3 float64
+	b = b[:len(a)]
+	for ; len(a) >= 4 && len(b) >= 4; a, b = a[4:], b[4:] {
+		s0 += a[0] * b[0]
+		s1 += a[1] * b[1]
+		s2 += a[2] * b[2]
+		s3 += a[3] * b[3]
 	}
-	return sum
+	for k, x := range a {
+		s0 += x * b[k]
+	}
+	return s0 + s1 + s2 + s3
 }
 
+// axpy adds a·x to the first values of y.
 func axpy(a float64, x, y []float64) {
+	y = y[:len(x)]
 	for k, v := range x {
 		y[k] += a * v
 	}

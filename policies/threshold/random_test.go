@@ -361,6 +361,10 @@ func checkFeasible(t *testing.T, c *Case, b []int) {
 	if got.Feasible != want || got.Deadlock == want || (got.Theta > 0) != want {
 		t.Errorf("N %d, B %v: chain %+v, feasible %v", c.N, b, got, want)
 	}
+	h, err := newChain(t.Context(), c, fixed{b}, newRouter(c), MaxStates)
+	if err != nil || h.deadlock == want {
+		t.Errorf("N %d, B %v: chain's deadlock %v, %v, feasible %v", c.N, b, h.deadlock, err, want)
+	}
 	sim, err := Simulate(t.Context(), c, b, SimOptions{Steps: 20_000, Seed: 1})
 	if err != nil || sim.Deadlock == want {
 		t.Errorf("N %d, B %v: simulation %+v, %v, feasible %v", c.N, b, sim, err, want)
@@ -397,12 +401,14 @@ func TestDegenerateRouting(t *testing.T) {
 		{"all stay", Case{N: 4, P: [][]float64{{1, 0}, {1, 0}}, T: [][]int{{2}, {3}}}, []int{1, 1}, 2},
 		{"all end at the second", Case{N: 4, P: [][]float64{{.5, .5}, {0, 1}}, T: [][]int{{2}, {4}}}, []int{1, 1}, 1},
 		{"one ends at either", Case{N: 1, P: [][]float64{{0, .25, .75}, {0, 1, 0}, {0, 0, 1}}, T: [][]int{{1}, {2}, {4}}}, []int{1, 1, 1}, .25/2 + .75/4},
+		{"infeasible, but never in a deadlock", Case{N: 2, P: [][]float64{{0, 1}, {1, 0}}, T: [][]int{{2}, {3}}}, []int{2, 2}, 0},
 		{"one model", Case{N: 3, P: [][]float64{{1}}, T: [][]int{{4}}}, []int{2}, .75},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := mustEvaluate(t, &tc.c, tc.b); apart(got.Theta, tc.want) > 1e-9 {
-				t.Errorf("%.12g, want %.12g", got.Theta, tc.want)
+			got := mustEvaluate(t, &tc.c, tc.b)
+			if got.Deadlock || math.Abs(got.Theta-tc.want) > 1e-9 {
+				t.Errorf("%.12g, deadlock %v, want %.12g", got.Theta, got.Deadlock, tc.want)
 			}
 		})
 	}
@@ -431,6 +437,7 @@ func TestValidate(t *testing.T) {
 		"negative hold":     func(c *Case) { c.Hold = []int{-1, 0} },
 		"jitter":            func(c *Case) { c.SlowJitter = 5 },
 		"negative jitter":   func(c *Case) { c.SlowJitter = -1 },
+		"wide jitter":       func(c *Case) { c.T[1][0], c.SlowJitter = MaxTicks, MaxJitter+1 },
 		"speed of one":      func(c *Case) { c.Speed = [][]float64{{1, 1, 1, 1}} },
 		"speed of one mask": func(c *Case) { c.Speed = [][]float64{{1}, {1}} },
 		"no speed":          func(c *Case) { c.Speed = [][]float64{{1, 1, 1, 0}, {1, 1, 1, 1}} },

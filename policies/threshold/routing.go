@@ -9,7 +9,7 @@ import (
 )
 
 // maxOutcomes bounds the ways in which the requests of one event can spread.
-const maxOutcomes = 1_000_000
+const maxOutcomes = 200_000
 
 // outcome is one way in which the requests that ended a step spread over the
 // models, with its probability.

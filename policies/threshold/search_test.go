@@ -10,7 +10,7 @@ import (
 
 func TestReferenceBest(t *testing.T) {
 	for _, r := range references(t) {
-		if r.Best == nil {
+		if r.Best == nil || raced && len(r.P) > 2 {
 			continue
 		}
 		t.Run(r.ID, func(t *testing.T) {
