@@ -21,14 +21,25 @@ ended() {
 }
 trap ended EXIT
 
-# stage NAME COMMAND…: runs the command with -e in effect and prints how long it took.
+# cpu sets cpu_s to the CPU seconds that all ended children have used.
+cpu() {
+  times >"$work/times"
+  cpu_s=$(tail -n 1 "$work/times" | awk '{for (i = 1; i <= 2; i++) {split($i, t, "m"); s += 60 * t[1] + t[2]}; printf "%d", s}')
+}
+
+# stage NAME COMMAND…: runs the command with -e in effect and prints how long it
+# took. CPU time over wall time says how busy the machine was with other work.
 stage() {
-  local name=$1 begin=$SECONDS
+  local name=$1 begin=$SECONDS cpu_before took
   shift
+  cpu
+  cpu_before=$cpu_s
   echo "=== $name"
   "$@"
-  summary+=("  $name: $((SECONDS - begin)) s")
-  echo "--- $name: ok in $((SECONDS - begin)) s"
+  cpu
+  took="$((SECONDS - begin)) s, CPU $((cpu_s - cpu_before)) s"
+  summary+=("  $name: $took")
+  echo "--- $name: ok in $took"
 }
 
 # need COMMAND PACKAGE: installs the Debian package when the command is absent.
