@@ -152,11 +152,11 @@ func (m *Member) Offer(now time.Duration, o Offer) Answer {
 	changed := m.ended
 	m.ended = false
 	c.expire(now)
-	wake, again := c.decide(now), false
-	if c.rule.barrier() {
-		again = wake > 0
-	} else if o.Ready > 0 && !m.granted {
-		m.granted = m.wants(now)
+	own := !c.rule.barrier() && o.Ready > 0
+	m.granted = m.granted || own && m.wants(now)
+	wake := c.decide(now)
+	again := wake > 0
+	if own {
 		wake, again = o.Since+o.LongestWait, true
 	}
 	if m.granted {

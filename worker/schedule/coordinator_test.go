@@ -137,6 +137,17 @@ func TestLongestQueueStarts(t *testing.T) {
 	w.offer(t, 0, ms, Offer{Ready: 1, Threshold: 4}, true)
 }
 
+// A member that starts by itself leaves the others' queues as they are.
+func TestLongestQueueWaitsForOthers(t *testing.T) {
+	w := newCrew(Delayed, 0, 1)
+	w.offer(t, 1, 0, Offer{}, false)
+	w.offer(t, 0, 0, Offer{Ready: 3, Threshold: 1}, true)
+	w.offer(t, 1, ms, Offer{Ready: 3, Threshold: 4}, false)
+	w.all[0].Ended(ms)
+	w.offer(t, 0, ms, Offer{Ready: 1, Threshold: 1}, true)
+	w.offer(t, 1, ms, Offer{Ready: 3, Threshold: 4}, false)
+}
+
 func TestDelayed(t *testing.T) {
 	w := newCrew(Delayed, 0, 1)
 	w.offer(t, 1, 0, Offer{}, false)
