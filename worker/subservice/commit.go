@@ -144,7 +144,8 @@ func (s *Subservice) broken(q *sequence, op string, err error) {
 func (s *Subservice) release(q *sequence, done handoff.Done) {
 	for k := range q.dep.Models {
 		link := s.linkOf(q, policies.ModelID(k))
-		if policies.ModelID(k) == q.q.Self || policies.ModelID(k) == q.q.Owner || link == nil || q.seen[k] == 0 {
+		has := q.seen[k] > 0 || q.away && q.turn == policies.ModelID(k)
+		if policies.ModelID(k) == q.q.Self || policies.ModelID(k) == q.q.Owner || link == nil || !has {
 			continue
 		}
 		f := handoff.Frame{

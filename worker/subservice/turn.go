@@ -48,6 +48,11 @@ func (s *Subservice) sendTurn(q *sequence) {
 			s.handoffs++
 			delete(s.lost, q.id)
 			if q.done != handoff.NotDone {
+				if len(q.dep.Models) > 2 {
+					// The entry may have ended the request by itself, and knows nothing then
+					// of those that only this replica has heard of.
+					s.release(q, q.done)
+				}
 				s.remove(q)
 			}
 			return
