@@ -13,9 +13,10 @@ type Result struct {
 	// Tokens were committed; Finished and Failed requests have ended, Cancelled
 	// ones were given up by their clients.
 	Tokens, Finished, Failed, Cancelled int
-	// Ended[i] is when request i ended, Waited[i] how long it was ready and ran on
-	// no model.
-	Ended []time.Duration
+	// Ended[i] is when request i ended, Digests[i] a hash of its answer: ids and the
+	// models that wrote them.
+	Ended   []time.Duration
+	Digests []uint64
 	// By model, as configured.
 	Models []ModelResult
 	// Steps are all steps in order of their start, with Config.Record.
@@ -29,8 +30,7 @@ type ModelResult struct {
 	Steps, Rows int
 	// Busy is the time in steps.
 	Busy time.Duration
-	// Routed[k] counts the rows whose sequence went to model k, Kept[k] those of them
-	// whose token was kept.
+	// Committed counts the tokens that it wrote, Handoffs the turns that it gave away.
 	Committed, Handoffs int
 }
 

@@ -82,7 +82,7 @@ func newSimulation(cfg Config) (*Simulation, error) {
 	n := len(cfg.Models)
 	s := &Simulation{
 		cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0x73696d)),
-		result: Result{Ended: make([]time.Duration, len(cfg.Requests)), Models: make([]ModelResult, n)},
+		result: Result{Ended: make([]time.Duration, len(cfg.Requests)), Digests: make([]uint64, len(cfg.Requests)), Models: make([]ModelResult, n)},
 		states: make([]stateOf, len(cfg.Requests)),
 	}
 	policy, err := s.policies()
@@ -314,6 +314,10 @@ func (s *Simulation) take(i int, e *generate.Event) {
 	switch e.Kind {
 	case generate.EventTokens:
 		s.result.Tokens += len(e.Tokens)
+		for k := range e.Tokens {
+			t := &e.Tokens[k]
+			s.result.Digests[i] = mix(s.result.Digests[i] ^ uint64(uint32(t.ID))<<8 ^ uint64(t.Model))
+		}
 	case generate.EventFinish:
 		s.result.Finished++
 		s.end(i)

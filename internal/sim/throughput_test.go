@@ -1,0 +1,58 @@
+package sim
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/tokenrouter/tokenrouter/worker/schedule"
+)
+
+// The real system in virtual time makes what the paper's model predicts for its
+// threshold sweep (section 2.12 and 3.6; tokens a second).
+func TestThresholdSweepOfThePaper(t *testing.T) {
+	for _, c := range []struct {
+		n, b int
+		want float64
+	}{
+		{1, 1, 63.4}, {2, 1, 99.0}, {2, 2, 110.3}, {3, 1, 142.3}, {3, 2, 158.1}, {3, 3, 151.9},
+		{4, 1, 187.2}, {4, 2, 195.4}, {4, 3, 208.0}, {4, 4, 190.7}, {8, 5, 399.0},
+	} {
+		t.Run(fmt.Sprintf("n=%d,b=%d", c.n, c.b), func(t *testing.T) {
+			cfg := r2r(c.n, 10*c.n, 2000, 0.35, c.b, schedule.Delayed)
+			r, err := Run(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := r.Throughput(); math.Abs(got/c.want-1) > 0.015 {
+				t.Errorf("%.1f tokens/s, the model says %.1f", got, c.want)
+			}
+		})
+	}
+}
+
+// Among the schedules lockstep is the slowest and delayed the fastest, as in
+// solver.md section 7: small steps that discard their token, one token a visit.
+func TestOrderOfSchedules(t *testing.T) {
+	got := map[schedule.Rule]float64{}
+	for _, name := range schedule.Names() {
+		rule, err := schedule.Parse(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := Run(r2r(4, 40, 1000, 0.35, 3, rule))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[rule] = r.Throughput()
+	}
+	t.Logf("%v", got)
+	// One small step for all, then one large step for those diverted, if any.
+	lockstep := 4 * 1000 / (6 + 27.9*(1-math.Pow(0.65, 4)))
+	if math.Abs(got[schedule.Lockstep]/lockstep-1) > 0.02 {
+		t.Errorf("lockstep makes %.1f tokens/s, the formula says %.1f", got[schedule.Lockstep], lockstep)
+	}
+	if got[schedule.Delayed] < got[schedule.Eager] || got[schedule.Adaptive] < got[schedule.Eager] || got[schedule.Eager] < got[schedule.Lockstep] {
+		t.Errorf("the order is wrong: %v", got)
+	}
+}
