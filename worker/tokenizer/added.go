@@ -17,17 +17,17 @@ type edges struct {
 
 // pattern is a text to be found, and the added token that it stands for.
 type pattern struct {
-	text  string
-	id    int32
-	edges edges
+	text    string
+	id      int32
+	special bool
+	edges   edges
 }
 
 // matcher finds added tokens, leftmost first and the longest of those.
 type matcher struct {
 	// texts is sorted, so that tokens with a common beginning are neighbours.
 	texts []string
-	ids   []int32
-	edges []edges
+	found []pattern
 	// first marks the bytes a token can begin with; only is that byte when
 	// there is just one, else 0.
 	first [256]bool
@@ -41,8 +41,7 @@ func newMatcher(patterns []pattern) matcher {
 	distinct := 0
 	for _, p := range sorted {
 		m.texts = append(m.texts, p.text)
-		m.ids = append(m.ids, p.id)
-		m.edges = append(m.edges, p.edges)
+		m.found = append(m.found, p)
 		if b := p.text[0]; !m.first[b] {
 			m.first[b] = true
 			m.only = b
@@ -56,38 +55,38 @@ func newMatcher(patterns []pattern) matcher {
 }
 
 // pieces cuts s into added tokens and what is between them: it calls text for each
-// piece that is not empty, and token for each token found. As in the reference,
-// the texts of the tokens are looked for first, and white space is taken after that.
-func (m *matcher) pieces(s string, text func(string), token func(int32)) {
+// piece that is not empty, and token for each token found where parts allow it. As
+// in the reference, the texts of the tokens are looked for first, and white space is
+// taken after that.
+func (m *matcher) pieces(s string, parts spans, text func(from, to int), token func(int32)) {
 	start := 0 // of the piece that is open
 	for i := m.next(s, 0); i < len(s); {
-		n, at := m.longest(s[i:])
-		if n == 0 {
+		p := m.longest(s, i, parts)
+		if p == nil {
 			i = m.next(s, i+1)
 			continue
 		}
-		end := i + n
-		e := m.edges[at]
-		if e.word && (endsWord(s[:i]) || startsWord(s[end:])) {
+		end := i + len(p.text)
+		if p.edges.word && (endsWord(s[:i]) || startsWord(s[end:])) {
 			i = m.next(s, end)
 			continue
 		}
 		begin, next := i, end
-		if e.left {
+		if p.edges.left {
 			begin = max(start, len(strings.TrimRightFunc(s[:i], unicode.IsSpace)))
 		}
-		if e.right {
+		if p.edges.right {
 			next = len(s) - len(strings.TrimLeftFunc(s[end:], unicode.IsSpace))
 		}
 		if start < begin {
-			text(s[start:begin])
+			text(start, begin)
 		}
-		token(m.ids[at])
+		token(p.id)
 		start = next
 		i = m.next(s, end)
 	}
 	if start < len(s) {
-		text(s[start:])
+		text(start, len(s))
 	}
 }
 
@@ -123,28 +122,19 @@ func (m *matcher) next(s string, i int) int {
 	return i
 }
 
-// longest returns the length of the longest token that s begins with and its place
-// in texts; the length is 0 when there is none.
-func (m *matcher) longest(s string) (n, at int) {
+// longest returns the longest token that s has at i and that parts allow there, or nil.
+func (m *matcher) longest(s string, i int, parts spans) *pattern {
+	var best *pattern
 	lo, hi := 0, len(m.texts)
-	for d := 0; d < len(s); d++ {
-		if lo, hi = m.narrow(lo, hi, d, s[d]); lo == hi {
+	for d := 0; i+d < len(s); d++ {
+		if lo, hi = m.narrow(lo, hi, d, s[i+d]); lo == hi {
 			break
 		}
-		if len(m.texts[lo]) == d+1 {
-			n, at = d+1, lo
+		if p := &m.found[lo]; len(p.text) == d+1 && parts.allow(i, i+d+1, p.special) {
+			best = p
 		}
 	}
-	return n, at
-}
-
-// cut reports whether s is a beginning of a token that is longer than s.
-func (m *matcher) cut(s string) bool {
-	lo, hi := 0, len(m.texts)
-	for d := 0; d < len(s) && lo < hi; d++ {
-		lo, hi = m.narrow(lo, hi, d, s[d])
-	}
-	return lo < hi && len(m.texts[hi-1]) > len(s)
+	return best
 }
 
 // narrow keeps of texts[lo:hi], which agree before byte d, those with byte d equal to b.

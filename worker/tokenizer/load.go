@@ -203,7 +203,7 @@ func (t *Tokenizer) setMatchers(added []addedEntry) {
 			if a.Special && k&1 == 0 || !a.Special && k&2 == 0 {
 				continue
 			}
-			p := pattern{a.Content, a.ID, edges{left: a.LStrip, right: a.RStrip, word: a.SingleWord}}
+			p := pattern{a.Content, a.ID, a.Special, edges{left: a.LStrip, right: a.RStrip, word: a.SingleWord}}
 			if a.Normalized {
 				p.text = t.normal.full(a.Content)
 				normal = append(normal, p)
@@ -212,19 +212,7 @@ func (t *Tokenizer) setMatchers(added []addedEntry) {
 			}
 		}
 		t.matchers[k] = [2]matcher{newMatcher(raw), newMatcher(normal)}
-		t.guards[k] = newMatcher(t.patterns(k))
 	}
-}
-
-// patterns lists the texts of all added tokens of a choice, as the file has them.
-func (t *Tokenizer) patterns(k int) []pattern {
-	var out []pattern
-	for _, a := range t.added {
-		if a.Special && k&1 != 0 || !a.Special && k&2 != 0 {
-			out = append(out, pattern{text: a.Text, id: a.ID})
-		}
-	}
-	return out
 }
 
 // setVocabulary fills tokens, words, bytes, added and special.

@@ -95,23 +95,50 @@ func TestContinuationKeepsTheSpace(t *testing.T) {
 	}
 }
 
-// TestCleanedTextIsNoToken has tokens that are looked for in normalised text stay
-// apart from a caller's text that is marked.
-func TestCleanedTextIsNoToken(t *testing.T) {
-	const guard = "\uFDD1"
-	opt := ParseAll()
-	opt.Clean = func(s string) string { return strings.ReplaceAll(s, guard, "") }
-	for kind, text := range map[string]string{"deepseek": "a <｜User｜>", "llama2": "a <tool> b", "edges": "<both>"} {
-		tok := loadDir(t, "testdata/small/"+kind)
-		at := strings.IndexByte(text, '<') + 1
-		marked := text[:at] + guard + text[at:]
-		got := tok.Encode(nil, marked, opt)
-		want := tok.Encode(nil, text, EncodeOptions{})
-		if !slices.Equal(got, want) {
-			t.Errorf("%s: got %v, want %v", kind, got, want)
+// TestSpansDecideTokens has texts become tokens where they may, and nowhere else.
+func TestSpansDecideTokens(t *testing.T) {
+	type part struct {
+		text  string
+		allow Allow
+	}
+	for _, c := range []struct {
+		kind  string
+		parts []part
+		want  []string // added tokens found
+	}{
+		{"llama3", []part{{"<|eot|>", AllowAll}, {"<|eot|>", AllowNone}, {"<|eot|>", AllowPlain}}, []string{"<|eot|>"}},
+		{"llama3", []part{{"<|eo", AllowAll}, {"t|>", AllowNone}}, nil},
+		{"llama3", []part{{"<|eo", AllowNone}, {"t|>", AllowNone}, {"<|eot|", AllowAll}, {">", AllowPlain}}, nil},
+		{"llama3", []part{{"<|eo", AllowAll}, {"t|>", AllowAll}}, []string{"<|eot|>"}},
+		{"llama3", []part{{"", AllowNone}, {"<|eot|>", AllowAll}, {"", AllowNone}}, []string{"<|eot|>"}},
+		{"deepseek", []part{{"<｜User｜>", AllowAll}, {"a <｜User｜><think>", AllowNone}, {"<think>", AllowPlain}, {"<｜begin▁of▁sentence｜>", AllowPlain}}, []string{"<｜User｜>", "<think>"}},
+		{"llama2", []part{{"<tool>", AllowAll}, {" <tool>", AllowNone}, {" <tool>", AllowAll}, {"<s>", AllowPlain}}, []string{"<tool>", "<tool>"}},
+		{"edges", []part{{"<both> ", AllowAll}, {"<both>", AllowNone}, {"ế!", AllowPlain}, {"<left>", AllowNone}}, []string{"<both>", "e\u0302\u0301!"}},
+	} {
+		tok := loadDir(t, "testdata/small/"+c.kind)
+		text, parts := "", []Span{}
+		for _, p := range c.parts {
+			text += p.text
+			parts = append(parts, Span{len(text), p.allow})
 		}
-		if slices.Equal(got, tok.Encode(nil, text, ParseAll())) {
-			t.Errorf("%s: the text has no token", kind)
+		var got, want []int32
+		for _, id := range tok.EncodeSpans(nil, text, parts) {
+			if slices.ContainsFunc(tok.added, func(a AddedToken) bool { return a.ID == id }) {
+				got = append(got, id)
+			}
+		}
+		for _, s := range c.want {
+			id, ok := tok.AddedID(s)
+			if !ok {
+				t.Fatalf("no token %q", s)
+			}
+			want = append(want, id)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s %q: found %v, want %v", c.kind, c.parts, got, want)
+		}
+		if all := tok.EncodeSpans(nil, text, []Span{{len(text), AllowAll}}); !slices.Equal(all, tok.Encode(nil, text, ParseAll())) && c.kind != "edges" {
+			t.Errorf("%s %q: all allowed gives %v", c.kind, text, all)
 		}
 	}
 }

@@ -14,9 +14,8 @@ type Tokenizer struct {
 	added   []AddedToken
 	addedID map[string]int32
 	// matchers is indexed by EncodeOptions.matcher: what is looked for in a text as it
-	// is, and then in its pieces once they are normalised. guards have the texts of both.
+	// is, and then in its pieces once they are normalised.
 	matchers [4][2]matcher
-	guards   [4]matcher
 
 	// words maps raw bytes to the id of the model's own (not added) token; with a
 	// vocabulary of characters, the token as it is written there.
@@ -54,9 +53,6 @@ type AddedToken struct {
 type EncodeOptions struct {
 	// Special looks for tokens with `special: true`, Added for the others.
 	Special, Added bool
-	// Clean, when set, rewrites each piece between added tokens before it is
-	// normalised and split. It must return valid UTF-8.
-	Clean func(piece string) string
 }
 
 // ParseAll looks for every added token, as for a prompt that a template wrote.
@@ -77,8 +73,9 @@ func (o EncodeOptions) matcher() int {
 // UTF-8 counts as one U+FFFD.
 func (t *Tokenizer) Encode(dst []int32, text string, opt EncodeOptions) []int32 {
 	text = RepairUTF8(text)
-	e := encoding{t: t, ids: dst, clean: opt.Clean, inner: &t.matchers[opt.matcher()][1], first: true}
-	t.matchers[opt.matcher()][0].pieces(text, e.piece, e.token)
+	m := &t.matchers[opt.matcher()]
+	e := encoding{t: t, ids: dst, inner: &m[1], first: true}
+	m[0].pieces(text, nil, func(from, to int) { e.piece(text[from:to], nil) }, e.token)
 	return e.ids
 }
 
@@ -98,11 +95,11 @@ func (t *Tokenizer) EncodePrompt(dst []int32, text string, opt EncodeOptions) []
 // begins a text; empty for many models. A chat template writes them itself.
 func (t *Tokenizer) Prefix() []int32 { return slices.Clone(t.prefix) }
 
-// encoding is one call of Encode.
+// encoding is one call of Encode or EncodeSpans.
 type encoding struct {
 	t     *Tokenizer
 	ids   []int32
-	clean func(string) string
+	spans spans
 	// inner finds tokens in normalised text.
 	inner *matcher
 	first bool // nothing has been encoded yet
@@ -114,20 +111,19 @@ func (e *encoding) token(id int32) {
 }
 
 // piece encodes a text in which no token was found as it is.
-func (e *encoding) piece(piece string) {
+func (e *encoding) piece(piece string, parts spans) {
 	n := e.t.normal
 	switch {
 	case len(e.inner.texts) == 0:
-		if e.clean != nil {
-			piece = e.clean(piece)
-		}
 		e.words(n.full(piece))
-	case e.clean == nil:
-		e.inner.pieces(n.full(piece), e.words, e.token)
+	case parts == nil:
+		text := n.full(piece)
+		e.inner.pieces(text, nil, func(from, to int) { e.words(text[from:to]) }, e.token)
 	default:
-		// What is cleaned away keeps a caller's text apart from tokens, so it has to
-		// stay until these have been found.
-		e.inner.pieces(n.local(piece), func(s string) { e.words(n.compose(e.clean(s))) }, e.token)
+		// Composing characters would blur where the parts meet, so it comes last. The
+		// tokens are then looked for in text that is not composed.
+		text, moved := n.localSpans(piece, parts)
+		e.inner.pieces(text, moved, func(from, to int) { e.words(n.compose(text[from:to])) }, e.token)
 	}
 }
 
@@ -177,22 +173,6 @@ func (t *Tokenizer) AddedID(text string) (int32, bool) {
 // AddedTokens returns a copy of the added tokens in order of id.
 func (t *Tokenizer) AddedTokens() []AddedToken {
 	return append([]AddedToken(nil), t.added...)
-}
-
-// AddedAt returns the length in bytes of the longest added token that text
-// begins with, 0 for none. With specialOnly the others do not count.
-func (t *Tokenizer) AddedAt(text string, specialOnly bool) int {
-	n, _ := t.guardMatcher(specialOnly).longest(text)
-	return n
-}
-
-// AddedCut reports whether text is a beginning of an added token but not all of it.
-func (t *Tokenizer) AddedCut(text string, specialOnly bool) bool {
-	return t.guardMatcher(specialOnly).cut(text)
-}
-
-func (t *Tokenizer) guardMatcher(specialOnly bool) *matcher {
-	return &t.guards[EncodeOptions{Special: true, Added: !specialOnly}.matcher()]
 }
 
 // Fingerprint is a SHA-256 in hex over all that decides ids: vocabulary,

@@ -15,10 +15,6 @@ import (
 
 const tinyDir = "../../../models/tiny-s"
 
-// realDirEnv names a directory with a large checkpoint's tokenizer.json and
-// template and, below it, golden/ as testdata/make.py writes it.
-const realDirEnv = "TRCTL_TEST_TOKENIZER"
-
 type renderCase struct {
 	Messages []struct {
 		Role       string          `json:"role"`
@@ -63,15 +59,6 @@ func load(t testing.TB, dir string) (*tokenizer.Tokenizer, *Template) {
 func TestReferenceRenders(t *testing.T) {
 	tok, tpl := load(t, tinyDir)
 	checkRenders(t, tok, tpl, "../testdata")
-}
-
-func TestReferenceRendersOfLargeTemplate(t *testing.T) {
-	dir := os.Getenv(realDirEnv)
-	if dir == "" {
-		t.Skipf("%s names no directory with a template", realDirEnv)
-	}
-	tok, tpl := load(t, dir)
-	checkRenders(t, tok, tpl, filepath.Join(dir, "golden"))
 }
 
 func checkRenders(t *testing.T, tok *tokenizer.Tokenizer, tpl *Template, dir string) {
@@ -250,7 +237,7 @@ func TestNullContent(t *testing.T) {
 		{`{{ 'a' + messages[0].content }}`, "a"},
 		{`{{ messages[0]['content'].strip('\n') }}`, ""},
 		{`{% if messages[0]['content'] is none %}null{% endif %}`, "null"},
-		{`{% if message.reasoning_content is not none %}{% endif %}{{ messages[0].content.strip() }}`, ""},
+		{`{% if messages[0].reasoning_content is not none %}{% endif %}{{ messages[0].content.strip() }}`, ""},
 	} {
 		tpl, err := Parse(x.source, nil)
 		if err != nil {
@@ -302,15 +289,45 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("raise_exception: got %v", err)
 	}
 	// The caller cannot take the template's tools away.
-	args := Conversation{Messages: user, Args: []byte(`{"raise_exception":1,"messages":[],"tokenrouter_tojson":2}`)}
+	args := Conversation{Messages: user, Args: []byte(`{"raise_exception":1,"messages":[]}`)}
 	if _, err := tpl.Render(args); !errors.As(err, &refused) {
 		t.Errorf("arguments replaced raise_exception or messages: %v", err)
 	}
-	if tpl, err = Parse(`{{ 'a' * (0 - messages|length) }}`, nil); err != nil {
-		t.Fatal(err)
+}
+
+// TestBudgetsDuringRendering wants a render to end long before it has made what it asks for.
+func TestBudgetsDuringRendering(t *testing.T) {
+	user := Conversation{Messages: []Message{{Role: "user", Content: "hi"}}}
+	for _, source := range []string{
+		`{{ 'a' * 10 ** 9 }}`, `{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}`,
+		`{% set ns = namespace(x=messages[0].content) %}{% for i in range(64) %}{% set ns.x = ns.x + ns.x %}{% endfor %}`,
+		`{% for i in range(9999) %}{{ messages[0].content * 1000 }}{% endfor %}`,
+	} {
+		tpl, err := Parse(source, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tpl.Render(user); !errors.Is(err, ErrBudget) {
+			t.Errorf("%s: error %v", source, err)
+		}
 	}
-	if _, err := tpl.Render(Conversation{Messages: user}); err == nil || !strings.Contains(err.Error(), "engine failed") {
-		t.Errorf("a panic of the engine: got %v", err)
+}
+
+// TestRawArguments has a template that prints a call's arguments as the text they came as.
+func TestRawArguments(t *testing.T) {
+	c := Conversation{Messages: []Message{{Role: "assistant", ContentNull: true, ToolCalls: []byte(`[{"type":"function","function":{"name":"f","arguments":"{\"a\": 1.0}"}}]`)}}}
+	for source, want := range map[string]string{
+		`{{ 'x' + messages[0].tool_calls[0].function.arguments }}`:        `x{"a": 1.0}`,
+		`{{ 'x' + messages[0].tool_calls[0].function.arguments|tojson }}`: `x{"a": 1.0}`,
+		`{{ messages[0].tool_calls[0].function.arguments.a }}`:            `1.0`,
+	} {
+		tpl, err := Parse(source, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := tpl.Render(c); err != nil || got != want {
+			t.Errorf("%s: got %q, %v", source, got, err)
+		}
 	}
 }
 
@@ -331,7 +348,7 @@ func TestLoad(t *testing.T) {
 		{"none", fstest.MapFS{configFile: file(`{"chat_template":null}`)}, "", ErrNoTemplate},
 		{"nothing", fstest.MapFS{}, "", ErrNoTemplate},
 		{"no default", fstest.MapFS{configFile: file(`{"chat_template":[{"name":"rag","template":"T"}]}`)}, "", ErrNoTemplate},
-		{"noncharacter", fstest.MapFS{templateFile: file("a\uFDD1")}, "", ErrUnguardable},
+		{"noncharacter", fstest.MapFS{templateFile: file("a\uFDD1")}, "a\uFDD1", nil},
 	} {
 		tpl, err := Load(c.fsys)
 		if !errors.Is(err, c.err) {

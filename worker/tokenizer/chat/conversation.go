@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 )
 
 // Conversation is what a template renders.
@@ -15,6 +17,8 @@ type Conversation struct {
 	Args json.RawMessage
 	// AddGenerationPrompt ends the prompt with the opening of an answer.
 	AddGenerationPrompt bool
+	// Now gives the date to templates that ask for it; nil is the clock.
+	Now func() time.Time
 }
 
 // Message is one turn.
@@ -39,6 +43,15 @@ const (
 	// a longer one means a template that repeats what it was given.
 	outputFactor = 4
 	outputSlack  = 64 << 10
+	// madeFactor and madeSlack bound all the texts on the way to it.
+	madeFactor = 64
+	madeSlack  = 8 << 20
+	// maxSteps is a fraction of a second; the longest of the known templates takes some
+	// hundred steps a message.
+	maxSteps        = 1 << 20
+	stepsPerMessage = 1 << 9
+	maxCalls        = 100
+	maxRenderTime   = 2 * time.Second
 )
 
 // ErrConversation says that a conversation is malformed, so the caller's fault.
@@ -62,6 +75,11 @@ func (c *Conversation) size() int {
 		n += len(m.Role) + len(m.Content) + len(m.ToolCalls) + len(m.Name) + len(m.ToolCallID)
 	}
 	return n
+}
+
+// calls reports whether a message has tool calls.
+func (c *Conversation) calls() bool {
+	return slices.ContainsFunc(c.Messages, func(m Message) bool { return len(m.ToolCalls) > 0 })
 }
 
 // check refuses odd roles: templates write a role between the halves of a

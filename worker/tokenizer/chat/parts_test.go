@@ -4,7 +4,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"github.com/tokenrouter/tokenrouter/worker/tokenizer"
 )
@@ -44,47 +43,6 @@ func TestToJSONKeywords(t *testing.T) {
 	}
 }
 
-func TestRewrite(t *testing.T) {
-	loop, macro := "{% set tokenrouter_count = tokenrouter_loop() ", "{% set tokenrouter_count = tokenrouter_macro() "
-	for _, c := range []struct{ in, want string }{
-		{"", ""}, {"a { b", "a { b"}, {"{{ x", "{{ x"}, {"{# {% for %} #}{{ '| tojson' }}", "{# {% for %} #}{{ '| tojson' }}"},
-		{"x | tojson {{ x|tojson }}", "x | tojson {{ x|tokenrouter_tojson }}"}, {"{{ x | tojson_2 }}", "{{ x | tojson_2 }}"},
-		{"{%- for a in b -%} x", "{%- for a in b -%}" + loop + "-%} x"}, {"{% for a in '%}' %}\n", "{% for a in '%}' %}" + loop + "%}\n"},
-		{"{% macro f(a) +%}", "{% macro f(a) +%}" + macro + "+%}"}, {"{{ {'a': {'b': 1}} | tojson}}", "{{ {'a': {'b': 1}} | tokenrouter_tojson}}"},
-		{"{% raw %}{% for %}{{ x|tojson }}{% endraw %}", "{% raw %}{% for %}{{ x|tojson }}{% endraw %}"}, {"{% raw %}", "{% raw %}"}, {"{%%}", "{%%}"},
-		{`{{ "\"|tojson" |tojson }}`, `{{ "\"|tojson" |tokenrouter_tojson }}`},
-	} {
-		if got := rewrite(c.in); got != c.want {
-			t.Errorf("%q:\n got %q\nwant %q", c.in, got, c.want)
-		}
-	}
-}
-
-func FuzzGuard(f *testing.F) {
-	for _, s := range hostile() {
-		f.Add(s, true)
-		f.Add(s, false)
-	}
-	tok, err := tokenizer.Load(os.DirFS(tinyDir))
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Fuzz(func(t *testing.T, text string, specialOnly bool) {
-		marked := guard(tok, specialOnly)(text)
-		if got, want := clean(marked), tokenizer.RepairUTF8(text); got != want {
-			t.Errorf("%q: comes back as %q", text, got)
-		}
-		for i := range len(marked) {
-			if tok.AddedAt(marked[i:], specialOnly) > 0 {
-				t.Errorf("%q: marked text %q holds an added token", text, marked)
-			}
-		}
-		if !utf8.ValidString(marked) {
-			t.Errorf("%q: marked text is not UTF-8", text)
-		}
-	})
-}
-
 func FuzzEncodeChat(f *testing.F) {
 	for _, s := range hostile() {
 		f.Add(s, s, s)
@@ -111,20 +69,6 @@ func FuzzEncodeChat(f *testing.F) {
 			if got[i] != want[i] {
 				t.Fatalf("at %d: got %v\nwant %v", i, got, want)
 			}
-		}
-	})
-}
-
-func FuzzParse(f *testing.F) {
-	for _, s := range []string{"{% for m in messages %}{{ m.content|tojson }}{% endfor %}", "{{ messages[0]['content'][1:] }}", "{% set ns = namespace(a=1) %}{{ ns.a }}", "{% raw %}x", "{{"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, source string) {
-		if len(source) > 300 || strings.ContainsAny(source, "*") {
-			t.Skip("long products of texts are the template author's own fault")
-		}
-		if tpl, err := Parse(source, nil); err == nil {
-			_, _ = tpl.Render(Conversation{Messages: []Message{{Role: "user", Content: "hi"}}})
 		}
 	})
 }

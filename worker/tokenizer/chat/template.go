@@ -8,6 +8,9 @@ import (
 	"io/fs"
 	"regexp"
 	"strings"
+	"time"
+
+	"github.com/tokenrouter/tokenrouter/worker/tokenizer/chat/jinja"
 )
 
 // Files of a model's directory that may hold the template.
@@ -29,19 +32,14 @@ var (
 	ErrBudget = errors.New("chat template is over its budget")
 )
 
-// Template is a compiled chat template. It is safe for concurrent use.
+// Template is a parsed chat template. It is safe for concurrent use.
 type Template struct {
-	engine engine
+	parsed *jinja.Template
 	source string
 	// names are the template variables of the tokenizer's config, such as bos_token.
 	names map[string]string
 	// knowsNull says that the template tells null content from an empty one.
 	knowsNull bool
-}
-
-// engine runs a compiled template. All engine-specific code is behind it.
-type engine interface {
-	render(vars *object, b budget) (string, error)
 }
 
 // Load reads the chat template of a model's directory: chat_template.jinja, or
@@ -77,20 +75,17 @@ func Load(fsys fs.FS) (*Template, error) {
 	return Parse(string(source), names)
 }
 
-// Parse compiles a template; names are further variables such as bos_token.
+// Parse reads a template; names are further variables such as bos_token.
 func Parse(source string, names map[string]string) (*Template, error) {
 	if len(source) > maxTemplateBytes {
 		return nil, fmt.Errorf("chat template has %d bytes, more than %d", len(source), maxTemplateBytes)
 	}
-	if strings.Contains(source, string(guardMark)) || strings.Contains(source, string(escape)) {
-		return nil, fmt.Errorf("chat template holds a noncharacter: %w", ErrUnguardable)
-	}
-	e, err := newJinja(source)
+	parsed, err := jinja.Parse(source)
 	if err != nil {
-		return nil, fmt.Errorf("compile chat template: %w", err)
+		return nil, fmt.Errorf("chat template: %w", err)
 	}
 	null := regexp.MustCompile(`\bcontent['"]?\]?\s+is\s+(not\s+)?none`)
-	return &Template{engine: e, source: source, names: names, knowsNull: null.MatchString(strings.ToLower(source))}, nil
+	return &Template{parsed: parsed, source: source, names: names, knowsNull: null.MatchString(strings.ToLower(source))}, nil
 }
 
 // Source is the template's text, for pair checks.
@@ -149,48 +144,75 @@ func configTemplate(raw json.RawMessage) ([]byte, error) {
 // Render returns the prompt's text, as the reference implementation would. The
 // text must not be encoded with added tokens parsed; use EncodeChat.
 func (t *Template) Render(c Conversation) (string, error) {
-	text, err := t.render(&c, escapeMarks, escapeMarks)
-	return clean(text), err
+	text, err := t.render(&c)
+	return text.String(), err
 }
 
-// render marks the texts and runs the template; the result still has its marks.
-func (t *Template) render(c *Conversation, untrusted, assistant marking) (string, error) {
+// render runs the template. Where it cannot work with tool calls whose arguments
+// are objects, it gets them as the texts that they came as.
+func (t *Template) render(c *Conversation) (jinja.Text, error) {
 	if err := c.check(); err != nil {
-		return "", err
+		return jinja.Text{}, err
 	}
-	vars, err := t.variables(c, untrusted, assistant)
-	if err != nil {
-		return "", err
+	text, err := t.once(c, false)
+	if errors.Is(err, jinja.ErrRender) && c.calls() {
+		if again, second := t.once(c, true); second == nil {
+			return again, nil
+		}
 	}
-	b := newBudget(c.size())
-	text, err := t.engine.render(vars, b)
-	if err != nil {
-		return "", err
-	}
-	if len(text) > b.outputBytes {
-		return "", fmt.Errorf("%w: it wrote %d bytes", ErrBudget, len(text))
+	var raised *jinja.Raised
+	switch {
+	case errors.As(err, &raised):
+		return jinja.Text{}, &TemplateError{Message: raised.Message}
+	case errors.Is(err, jinja.ErrBudget):
+		return jinja.Text{}, fmt.Errorf("%w: %w", ErrBudget, err)
+	case err != nil:
+		return jinja.Text{}, fmt.Errorf("chat template: %w", err)
 	}
 	return text, nil
 }
 
-func (t *Template) variables(c *Conversation, untrusted, assistant marking) (*object, error) {
-	vars := newObject()
-	for k, v := range t.names {
-		vars.set(k, v)
+func (t *Template) once(c *Conversation, rawCalls bool) (jinja.Text, error) {
+	vars, err := t.variables(c, rawCalls)
+	if err != nil {
+		return jinja.Text{}, err
 	}
-	vars.set("tools", nil)
-	vars.set("documents", nil)
+	now := c.Now
+	if now == nil {
+		now = time.Now
+	}
+	size := c.size()
+	return t.parsed.Render(jinja.Env{Vars: vars, Now: now}, jinja.Limits{
+		Steps:    maxSteps + stepsPerMessage*len(c.Messages),
+		Depth:    maxCalls,
+		Output:   outputFactor*size + outputSlack,
+		Made:     madeFactor*size + madeSlack,
+		Deadline: time.Now().Add(maxRenderTime),
+	})
+}
+
+func own(s string) jinja.Text { return jinja.Mark(s, jinja.Own) }
+
+func (t *Template) variables(c *Conversation, rawCalls bool) (*jinja.Dict, error) {
+	vars := jinja.NewDict()
+	for k, v := range t.names {
+		vars.Set(own(k), own(v))
+	}
+	vars.Set(own("tools"), nil)
+	vars.Set(own("documents"), nil)
 	if len(c.Args) > 0 {
 		v, err := decodeJSON(c.Args, "template arguments")
 		if err != nil {
 			return nil, err
 		}
-		args, ok := v.(*object)
+		args, ok := v.(*jinja.Dict)
 		if !ok && v != nil {
 			return nil, malformed("template arguments are not an object")
 		}
-		for i := 0; ok && i < len(args.keys); i++ {
-			vars.set(args.keys[i], marked(args.values[args.keys[i]], untrusted, false))
+		if ok {
+			for name, v := range args.All() {
+				vars.Set(name, v)
+			}
 		}
 	}
 	if len(c.Tools) > 0 {
@@ -198,49 +220,49 @@ func (t *Template) variables(c *Conversation, untrusted, assistant marking) (*ob
 		if err != nil {
 			return nil, err
 		}
-		if _, ok := v.([]any); !ok && v != nil {
+		if _, ok := v.(*jinja.List); !ok && v != nil {
 			return nil, malformed("tools is not an array")
 		}
-		vars.set("tools", marked(v, untrusted, true))
+		vars.Set(own("tools"), v)
 	}
-	messages := make([]any, len(c.Messages))
+	messages := &jinja.List{Items: make([]jinja.Value, len(c.Messages))}
 	for i := range c.Messages {
-		m, err := t.message(&c.Messages[i], i, untrusted, assistant)
+		m, err := t.message(&c.Messages[i], i, rawCalls)
 		if err != nil {
 			return nil, err
 		}
-		messages[i] = m
+		messages.Items[i] = m
 	}
-	vars.set("messages", messages)
-	vars.set("add_generation_prompt", c.AddGenerationPrompt)
+	vars.Set(own("messages"), messages)
+	vars.Set(own("add_generation_prompt"), c.AddGenerationPrompt)
 	return vars, nil
 }
 
-func (t *Template) message(m *Message, i int, untrusted, assistant marking) (*object, error) {
-	o := newObject()
-	o.set("role", m.Role)
-	mark := untrusted
+func (t *Template) message(m *Message, i int, rawCalls bool) (*jinja.Dict, error) {
+	o := jinja.NewDict()
+	o.Set(own("role"), own(m.Role))
+	content := foreign(m.Content)
 	if m.Role == "assistant" {
-		mark = assistant
+		content = jinja.Mark(content.String(), jinja.Answer)
 	}
-	o.set("content", mark(m.Content))
+	o.Set(own("content"), content)
 	if m.ContentNull && t.knowsNull {
-		o.set("content", nil)
+		o.Set(own("content"), nil)
 	}
 	if len(m.ToolCalls) > 0 {
-		calls, err := callList(m.ToolCalls, fmt.Sprintf("tool_calls of message %d", i))
+		calls, err := callList(m.ToolCalls, fmt.Sprintf("tool_calls of message %d", i), rawCalls)
 		if err != nil {
 			return nil, err
 		}
 		if calls != nil {
-			o.set("tool_calls", marked(calls, untrusted, true))
+			o.Set(own("tool_calls"), calls)
 		}
 	}
 	if m.Name != "" {
-		o.set("name", untrusted(m.Name))
+		o.Set(own("name"), foreign(m.Name))
 	}
 	if m.ToolCallID != "" {
-		o.set("tool_call_id", untrusted(m.ToolCallID))
+		o.Set(own("tool_call_id"), foreign(m.ToolCallID))
 	}
 	return o, nil
 }

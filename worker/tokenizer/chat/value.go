@@ -3,33 +3,24 @@ package chat
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
-	"math"
+	"math/big"
 	"strconv"
-	"strings"
+
+	"github.com/tokenrouter/tokenrouter/worker/tokenizer"
+	"github.com/tokenrouter/tokenrouter/worker/tokenizer/chat/jinja"
 )
 
-// Template variables are nil, bool, int64, float64, string, []any and *object.
+// maxDigits bounds an integer in JSON.
+const maxDigits = 1000
 
-// object is a JSON object that keeps the order of its keys, since templates
-// print tools and the order changes the prompt.
-type object struct {
-	keys   []string
-	values map[string]any
-}
+// foreign is a text that a caller wrote, whose control tokens are no tokens.
+func foreign(s string) jinja.Text { return jinja.Mark(tokenizer.RepairUTF8(s), jinja.Foreign) }
 
-func newObject() *object { return &object{values: map[string]any{}} }
-
-// set adds or replaces; a replaced key keeps its place, as in Python.
-func (o *object) set(key string, v any) {
-	if _, ok := o.values[key]; !ok {
-		o.keys = append(o.keys, key)
-	}
-	o.values[key] = v
-}
-
-// decodeJSON reads one value; numbers stay json.Number. What names the text in errors.
-func decodeJSON(text []byte, what string) (any, error) {
+// decodeJSON reads one value, objects with the order of their keys, since templates
+// print tools and the order changes the prompt. what names the text in errors.
+func decodeJSON(text []byte, what string) (jinja.Value, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	v, err := decodeValue(d, 0)
@@ -42,7 +33,7 @@ func decodeJSON(text []byte, what string) (any, error) {
 	return v, nil
 }
 
-func decodeValue(d *json.Decoder, depth int) (any, error) {
+func decodeValue(d *json.Decoder, depth int) (jinja.Value, error) {
 	if depth > maxDepth {
 		return nil, malformed("nested deeper than %d", maxDepth)
 	}
@@ -53,20 +44,25 @@ func decodeValue(d *json.Decoder, depth int) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch tok {
-	case json.Delim('['):
-		list := []any{}
-		for d.More() {
-			v, err := decodeValue(d, depth+1)
-			if err != nil {
-				return nil, err
+	switch tok := tok.(type) {
+	case string:
+		return foreign(tok), nil
+	case json.Number:
+		return number(tok.String())
+	case json.Delim:
+		if tok == '[' {
+			list := &jinja.List{}
+			for d.More() {
+				v, err := decodeValue(d, depth+1)
+				if err != nil {
+					return nil, err
+				}
+				list.Items = append(list.Items, v)
 			}
-			list = append(list, v)
+			_, err := d.Token()
+			return list, err
 		}
-		_, err := d.Token()
-		return list, err
-	case json.Delim('{'):
-		o := newObject()
+		o := jinja.NewDict()
 		for d.More() {
 			key, err := d.Token()
 			if err != nil {
@@ -76,111 +72,67 @@ func decodeValue(d *json.Decoder, depth int) (any, error) {
 			if err != nil {
 				return nil, err
 			}
-			o.set(key.(string), v)
+			o.Set(foreign(key.(string)), v)
 		}
 		_, err := d.Token()
 		return o, err
 	}
-	return tok, nil
+	return tok, nil // true, false or null
 }
 
-// marked copies v with every text and key marked and every number made
-// concrete. With exact a number whose digits the engine would change becomes a
-// text behind numberMark, right for what is only printed; without it all are
-// numbers, for what a template may compare.
-func marked(v any, mark marking, exact bool) any {
-	switch v := v.(type) {
-	case string:
-		return mark(v)
-	case json.Number:
-		return number(v.String(), exact)
-	case []any:
-		list := make([]any, len(v))
-		for i := range v {
-			list[i] = marked(v[i], mark, exact)
-		}
-		return list
-	case *object:
-		o := newObject()
-		for _, k := range v.keys {
-			o.set(mark(k), marked(v.values[k], mark, exact))
-		}
-		return o
+// number is a number as Python reads it from JSON: an integer of any size, or a
+// float, which is infinite when it is out of range.
+func number(text string) (jinja.Value, error) {
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return n, nil
 	}
-	return v
+	if n, ok := new(big.Int).SetString(text, 10); ok && len(text) <= maxDigits {
+		return n, nil
+	}
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil && !errors.Is(err, strconv.ErrRange) || len(text) > maxDigits {
+		return nil, malformed("a number of %d characters", len(text))
+	}
+	return f, nil
 }
 
-func number(text string, exact bool) any {
-	if i, err := strconv.ParseInt(text, 10, 64); err == nil {
-		return i
-	}
-	f, _ := strconv.ParseFloat(text, 64) // out of range is an infinity, as in Python
-	if !exact {
-		return f
-	}
-	if !strings.ContainsAny(text, ".eE") {
-		return string(numberMark) + text
-	}
-	if s := pythonFloat(f); s != strconv.FormatFloat(f, 'g', -1, 64) {
-		return string(numberMark) + s
-	}
-	return f
-}
-
-// pythonFloat writes f as Python's repr and json.dumps do: shortest digits, a
-// point always, an exponent below 1e-4 and from 1e16 on.
-func pythonFloat(f float64) string {
-	switch {
-	case math.IsNaN(f):
-		return "NaN"
-	case math.IsInf(f, 1):
-		return "Infinity"
-	case math.IsInf(f, -1):
-		return "-Infinity"
-	}
-	s := strconv.FormatFloat(f, 'e', -1, 64)
-	at := strings.IndexByte(s, 'e')
-	if exp, err := strconv.Atoi(s[at+1:]); err == nil && (exp < -4 || exp >= 16) {
-		return s
-	}
-	s = strconv.FormatFloat(f, 'f', -1, 64)
-	if !strings.Contains(s, ".") {
-		s += ".0"
-	}
-	return s
-}
-
-// callList parses the tool calls of a message. The arguments, a text of JSON on
-// the wire, become an object when they are one: templates print them as JSON.
-func callList(text []byte, what string) (any, error) {
+// callList parses the tool calls of a message. The arguments, a text of JSON on the
+// wire, become an object when they are one, as most templates print them as JSON;
+// with raw they stay text, for those that print them as they are.
+func callList(text []byte, what string, raw bool) (jinja.Value, error) {
 	v, err := decodeJSON(text, what)
 	if err != nil {
 		return nil, err
 	}
-	list, ok := v.([]any)
-	if !ok && v != nil {
-		return nil, malformed("%s is not an array", what)
+	list, ok := v.(*jinja.List)
+	if !ok {
+		if v != nil {
+			return nil, malformed("%s is not an array", what)
+		}
+		return nil, nil
 	}
-	for _, c := range list {
-		call, ok := c.(*object)
+	for _, c := range list.Items {
+		call, ok := c.(*jinja.Dict)
 		if !ok {
 			return nil, malformed("%s holds something that is not an object", what)
 		}
-		function, ok := call.values["function"].(*object)
+		f, _ := call.Get("function")
+		function, ok := f.(*jinja.Dict)
 		if !ok {
 			continue
 		}
-		args, ok := function.values["arguments"].(string)
-		if !ok {
+		a, _ := function.Get("arguments")
+		args, ok := a.(jinja.Text)
+		if !ok || raw {
 			continue
 		}
-		if args == "" {
-			function.set("arguments", newObject())
-		} else if o, err := decodeJSON([]byte(args), what); err == nil {
-			if o, ok := o.(*object); ok {
-				function.set("arguments", o)
+		if args.String() == "" {
+			function.Set(jinja.Mark("arguments", jinja.Own), jinja.NewDict())
+		} else if o, err := decodeJSON([]byte(args.String()), what); err == nil {
+			if o, ok := o.(*jinja.Dict); ok {
+				function.Set(jinja.Mark("arguments", jinja.Own), o)
 			}
 		}
 	}
-	return v, nil
+	return list, nil
 }
