@@ -94,6 +94,7 @@ type Member struct {
 	// Guarded by c.mu from here on.
 	state   state
 	offer   Offer
+	to      []float64 // a copy of the last Offer.To, which is its owner's
 	granted bool   // by a barrier; not started yet
 	ran     uint64 // the last Lockstep round with a step
 	// ended says that a step has ended since the last offer.
@@ -147,7 +148,9 @@ func (m *Member) Offer(now time.Duration, o Offer) Answer {
 	if o.Round != c.round {
 		return Answer{Stale: true}
 	}
+	m.to = append(m.to[:0], o.To...)
 	m.offer, m.state = o, waiting
+	m.offer.To = m.to
 	m.granted = m.granted && o.Ready > 0
 	changed := m.ended
 	m.ended = false

@@ -161,9 +161,12 @@ func (s *Subservice) complete(ctx context.Context, plan *scheduler.Plan, ticket 
 	now := s.now()
 	s.sched.Complete(now, plan, now-began)
 	s.route(plan)
+	others := 0.0
 	if s.member != nil {
-		s.member.Ended(s.now())
+		others = s.member.Ended(s.now())
 	}
+	s.measured.measure(plan, now-began, others)
+	s.publishEstimate(now)
 	return nil
 }
 
@@ -197,6 +200,7 @@ func (s *Subservice) route(plan *scheduler.Plan) {
 		}
 		d.decide()
 		for i, q := range d.rows {
+			d.routing.add(d.choices[i])
 			s.applyDecision(q, d.outs[i], d.choices[i])
 		}
 		clear(d.rows)

@@ -74,6 +74,7 @@ type deployment struct {
 	batch   policies.Batch
 	result  policies.Result
 	choices []policies.Decision
+	routing routing
 }
 
 // Subservice is one replica. New builds it, Run runs it.
@@ -105,6 +106,8 @@ type Subservice struct {
 	member *schedule.Member
 	round  uint64
 	group  group
+	// measured is what the replica knows of its own steps.
+	measured estimator
 	// Scratch of hand-offs: none of it is kept by those who get it.
 	handoff policies.Handoff
 	frame   handoff.Frame
@@ -113,6 +116,7 @@ type Subservice struct {
 
 	// thresholds is the table that was set last.
 	thresholds atomic.Pointer[Thresholds]
+	estimate   atomic.Pointer[Estimate]
 
 	stats atomic.Pointer[Stats]
 }
@@ -185,6 +189,7 @@ func (s *Subservice) addDeployment(d Deployment) error {
 		return errors.New("its models, replicas and own index do not agree")
 	}
 	dep := &deployment{Deployment: d, spec: d.Policy.Spec()}
+	dep.routing = routing{to: make([]float64, len(d.Models)), kept: make([]float64, len(d.Models))}
 	if want, _ := dep.wants(); want&^s.info.Features != 0 {
 		return fmt.Errorf("the policy needs features %b that the executor lacks", want&^s.info.Features)
 	}

@@ -26,6 +26,9 @@ func (s *Subservice) offer() (plan *scheduler.Plan, wake time.Duration, waiting 
 			Round: s.round, Ready: w.Ready, Deferred: w.Deferred, Since: w.Since, Urgent: w.Urgent,
 			Threshold: s.sched.Threshold(), LongestWait: s.sched.LongestWait(),
 		}
+		if d := s.group.main; d != nil && s.member.Rule() == schedule.Adaptive {
+			o.Step, o.To, o.Models = s.measured.all.of(w.Ready), d.routing.to, d.Models
+		}
 		answer := s.member.Offer(now, o)
 		switch {
 		case answer.Stale:

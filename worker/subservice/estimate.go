@@ -1,0 +1,155 @@
+package subservice
+
+import (
+	"time"
+
+	"github.com/tokenrouter/tokenrouter/policies"
+	"github.com/tokenrouter/tokenrouter/worker/scheduler"
+)
+
+const (
+	// routedWindow is the number of routed steps that the routing estimate spans:
+	// enough to know a probability of 0.1 within a few percent, and what solver and
+	// look-ahead rule were studied with.
+	routedWindow = 2000
+	// stepWindow is the number of steps that an estimate of a step's time spans.
+	stepWindow = 64
+	// estimateEvery is how often the estimates are copied for readers.
+	estimateEvery = 100 * time.Millisecond
+)
+
+// Estimate is what a replica has measured about itself: the inputs of the
+// threshold solver.
+type Estimate struct {
+	// Deployment is the one with the most models; Models are its models.
+	Deployment string
+	Models     []string
+	Self       policies.ModelID
+	// Routed counts the steps of single sequences that were routed. To[k] is the
+	// share that went on to model k, Kept[k] the share of those whose token was kept.
+	// Both weigh the last 2000 or so the most.
+	Routed   uint64
+	To, Kept []float64
+	// Alone[b-1] is the time of a step of b sequences while no other model of the
+	// process ran, Busy[b-1] while one ran all the time. Steps with prefill chunks
+	// do not count.
+	Alone, Busy []StepEstimate
+	// Live is the number of live requests of the routing group, Threshold what
+	// is in use, Step the usual time of a step.
+	Live, Threshold int
+	Step            time.Duration
+}
+
+// StepEstimate is the smoothed time of N steps.
+type StepEstimate struct {
+	N    uint64
+	Mean time.Duration
+}
+
+// routing counts where the sequences of a deployment go.
+type routing struct {
+	n        uint64
+	to, kept []float64 // shares; kept[k] of all, not of those that go to k
+}
+
+// add counts one decision.
+func (r *routing) add(d policies.Decision) {
+	r.n++
+	a := max(1/float64(r.n), 1.0/routedWindow)
+	for k := range r.to {
+		hit, kept := 0.0, 0.0
+		if policies.ModelID(k) == d.To {
+			hit = 1
+			if d.Keep {
+				kept = 1
+			}
+		}
+		r.to[k] += a * (hit - r.to[k])
+		r.kept[k] += a * (kept - r.kept[k])
+	}
+}
+
+// stepTimes are the times of steps by batch size.
+type stepTimes []StepEstimate
+
+func (t *stepTimes) add(batch int, took time.Duration) {
+	for len(*t) < batch {
+		*t = append(*t, StepEstimate{})
+	}
+	e := &(*t)[batch-1]
+	e.N++
+	e.Mean += (took - e.Mean) / time.Duration(min(e.N, stepWindow))
+}
+
+// of returns the time of a step of this size, or of the nearest known one; 0 if
+// none is known.
+func (t stepTimes) of(batch int) time.Duration {
+	if batch < 1 {
+		return 0
+	}
+	for away := range max(len(t), batch) {
+		if i := batch - 1 - away; i >= 0 && i < len(t) && t[i].N > 0 {
+			return t[i].Mean
+		}
+		if i := batch - 1 + away; i < len(t) && t[i].N > 0 {
+			return t[i].Mean
+		}
+	}
+	return 0
+}
+
+// estimator measures a replica.
+type estimator struct {
+	// all are the times of all steps, alone and busy those of steps whose company
+	// was the same from begin to end.
+	all, alone, busy stepTimes
+	published        time.Duration
+}
+
+// measure takes the time of a step and the share of it in which other models ran.
+func (e *estimator) measure(plan *scheduler.Plan, took time.Duration, others float64) {
+	for _, k := range plan.Kinds {
+		if k == scheduler.Prefill {
+			return
+		}
+	}
+	n := len(plan.IDs)
+	e.all.add(n, took)
+	const same = 0.1
+	switch {
+	case others <= same:
+		e.alone.add(n, took)
+	case others >= 1-same:
+		e.busy.add(n, took)
+	}
+}
+
+// Estimate returns what was measured, as of a tenth of a second ago or less. Any
+// goroutine may call it.
+func (s *Subservice) Estimate() Estimate {
+	if e := s.estimate.Load(); e != nil {
+		return *e
+	}
+	return Estimate{}
+}
+
+// publishEstimate copies the estimates for readers, now and then.
+func (s *Subservice) publishEstimate(now time.Duration) {
+	d := s.group.main
+	if d == nil || now-s.measured.published < estimateEvery && s.measured.published > 0 {
+		return
+	}
+	s.measured.published = now
+	e := &Estimate{
+		Deployment: d.Name, Models: d.Models, Self: d.Self, Routed: d.routing.n,
+		To: append([]float64(nil), d.routing.to...), Kept: append([]float64(nil), d.routing.kept...),
+		Alone: append([]StepEstimate(nil), s.measured.alone...), Busy: append([]StepEstimate(nil), s.measured.busy...),
+		Live: s.group.live, Threshold: s.sched.Threshold(), Step: s.sched.StepTime(),
+	}
+	for k := range e.Kept {
+		if e.To[k] > 0 {
+			e.Kept[k] = min(1, e.Kept[k]/e.To[k])
+		}
+	}
+	s.estimate.Store(e)
+}
