@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"math"
 	"testing"
+	"time"
 
+	"github.com/tokenrouter/tokenrouter/policies"
 	"github.com/tokenrouter/tokenrouter/worker/schedule"
 )
 
@@ -54,5 +56,43 @@ func TestOrderOfSchedules(t *testing.T) {
 	}
 	if got[schedule.Delayed] < got[schedule.Eager] || got[schedule.Adaptive] < got[schedule.Eager] || got[schedule.Eager] < got[schedule.Lockstep] {
 		t.Errorf("the order is wrong: %v", got)
+	}
+}
+
+// Adaptive with no floor makes what the exact evaluation of its rule says
+// (look_theta of the reference cases r04, r06 and r25: steps a millisecond).
+func TestLookAheadReference(t *testing.T) {
+	p2, p1 := 0.2, 0.1
+	for _, c := range []struct {
+		name   string
+		n      int
+		times  []time.Duration
+		policy string
+		set    policies.Settings
+		want   float64
+	}{
+		{"r04", 4, []time.Duration{6 * ms, 27 * ms}, "random", policies.Settings{Threshold: &p2}, 0.349674},
+		{"r06", 8, []time.Duration{6 * ms, 27 * ms}, "random", policies.Settings{Threshold: &p1}, 0.87841},
+		{"r25", 4, []time.Duration{1 * ms, 4 * ms, 14 * ms}, "me", policies.Settings{Weights: []float64{0.5, 0.3, 0.2}}, 0.710111},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := Config{Policy: c.policy, Settings: c.set, Schedule: schedule.Adaptive, Requests: Closed(20*c.n, 1, 4000), Concurrency: c.n}
+			for i, d := range c.times {
+				cfg.Models = append(cfg.Models, Model{Name: fmt.Sprintf("m%d", i), Step: []time.Duration{d}, LongestWait: time.Hour})
+			}
+			r, err := Run(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rows := 0
+			for _, m := range r.Models {
+				rows += m.Rows
+			}
+			got := float64(rows) / (r.Elapsed.Seconds() * 1000)
+			t.Logf("%.5f steps a millisecond, the exact evaluation says %.5f", got, c.want)
+			if math.Abs(got/c.want-1) > 0.01 {
+				t.Errorf("%.5f steps a millisecond, the exact evaluation says %.5f", got, c.want)
+			}
+		})
 	}
 }
