@@ -2,7 +2,7 @@ package gateway
 
 import (
 	"context"
-	"strconv"
+	"fmt"
 	"time"
 
 	"github.com/sourcegraph/conc"
@@ -52,7 +52,7 @@ func newCall(g *Gateway, d *session.Served, kind openai.Kind, o openai.Options, 
 	if kind == openai.Chat {
 		prefix = "chatcmpl-"
 	}
-	c.id = prefix + strconv.FormatUint(sessions[0].ID(), 16)
+	c.id = prefix + fmt.Sprintf("%016x", sessions[0].ID())
 	c.feed = session.NewFeed(&g.cfg.Session, sessions)
 	c.waiting, c.running = len(sessions), len(sessions)
 	return c, nil

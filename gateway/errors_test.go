@@ -71,7 +71,7 @@ func TestRefusals(t *testing.T) {
 		{"B21", "POST", chatPath, `{` + hi + `,"max_tokens":1000000000}`, nil, 400, "invalid_value", "max_tokens"},
 		{"B40", "POST", textPath, `{"model":"tiny","prompt":[1000],"max_tokens":1}`, nil, 400, "invalid_value", "prompt"},
 		{"prompt over the context", "POST", textPath, `{"model":"tiny","prompt":[` + strings.Repeat("1,", 512) + `1]}`, nil, 400, "context_length_exceeded", "prompt"},
-		{"B13", "POST", textPath, "{\"model\":\"tiny\",\"prompt\":\"\xff\xfe\"}", nil, 400, "invalid_json", ""},
+		{"B13", "POST", textPath, "{\"model\":\"tiny\",\"prompt\":\"\xff\xfe\"}", nil, 400, "invalid_json", "prompt"},
 		{"B15", "POST", chatPath, `{:"model":"M"}`, nil, 400, "invalid_json", ""},
 		{"no body", "POST", chatPath, ``, nil, 400, "invalid_json", ""},
 		{"B08", "POST", chatPath, `{` + hi + `,"stop":[""]}`, nil, 400, "invalid_value", "stop"},

@@ -4,20 +4,26 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"strings"
 	"unicode/utf8"
 )
 
 // checkJSON reports what makes body unfit to parse: bytes that are not UTF-8, a
 // byte order mark, wrong syntax, nesting over MaxDepth, half of a surrogate
 // pair, a key used twice in one object. The standard decoder lets the first and
-// the last two pass silently.
+// the last two pass silently. The field in which the fault is, if it is in one,
+// is the error's parameter.
 func checkJSON(body []byte) *Error {
 	bad := func(format string, args ...any) *Error { return badRequest(CodeInvalidJSON, "", format, args...) }
+	badAt := func(at int, format string, args ...any) *Error {
+		return badRequest(CodeInvalidJSON, fieldAt(body, at), format, args...)
+	}
 	switch {
 	case bytes.HasPrefix(body, []byte("\xef\xbb\xbf")):
 		return bad("the body starts with a byte order mark")
 	case !utf8.Valid(body):
-		return bad("the body is not valid UTF-8 (at byte %d)", invalidAt(body))
+		at := invalidAt(body)
+		return badAt(at, "the body is not valid UTF-8 (at byte %d)", at)
 	case depth(body) > MaxDepth:
 		return bad("the body nests deeper than %d levels", MaxDepth)
 	}
@@ -25,7 +31,11 @@ func checkJSON(body []byte) *Error {
 	if err := json.Unmarshal(body, &raw); err != nil {
 		var syntax *json.SyntaxError
 		if errors.As(err, &syntax) {
-			return bad("the body is not valid JSON (at byte %d)", syntax.Offset)
+			at := int(syntax.Offset) // the end, if the body was cut off,
+			if !strings.HasPrefix(syntax.Error(), "unexpected end") {
+				at-- // else behind the byte that is wrong
+			}
+			return badAt(at, "the body is not valid JSON (at byte %d)", syntax.Offset)
 		}
 		return bad("the body is not valid JSON")
 	}
@@ -46,6 +56,40 @@ func invalidAt(b []byte) int {
 		i += n
 	}
 	return len(b)
+}
+
+// fieldAt returns the key of the outermost object in whose value byte at is, as
+// far as b is an object up to there, and "" outside of a value. Escapes in the
+// key are left as they are.
+func fieldAt(b []byte, at int) string {
+	level, start := 0, -1 // start is where the string begins that i is in
+	var last, key []byte  // the last string on level 1, and the one before the last colon
+	for i := 0; i < min(at, len(b)); i++ {
+		switch c := b[i]; {
+		case start >= 0 && c == '\\':
+			i++
+		case start >= 0 && c == '"':
+			if level == 1 {
+				last = b[start+1 : i]
+			}
+			start = -1
+		case start >= 0:
+		case c == '"':
+			start = i
+		case c == '{' || c == '[':
+			level++
+		case c == '}' || c == ']':
+			level--
+		case c == ':' && level == 1:
+			key = last
+		case c == ',' && level == 1:
+			key = nil
+		}
+	}
+	if level < 1 {
+		return ""
+	}
+	return Excerpt(string(key))
 }
 
 // depth returns the deepest nesting of brackets outside strings.

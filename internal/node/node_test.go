@@ -71,10 +71,10 @@ func TestBadRequestsDisturbNothing(t *testing.T) {
 	for _, c := range []struct{ name, body, param, code string }{
 		{"no messages", `{"model":"tiny","messages":[]}`, "messages", ""},
 		{"null content", `{"model":"tiny","messages":[{"role":"user","content":null}]}`, "messages", ""},
-		{"invalid UTF-8", "{\"model\":\"tiny\",\"messages\":[{\"role\":\"user\",\"content\":\"\xff\xfe\"}]}", "", ""},
+		{"invalid UTF-8", "{\"model\":\"tiny\",\"messages\":[{\"role\":\"user\",\"content\":\"\xff\xfe\"}]}", "messages", ""},
 		{"max_tokens", `{"model":"tiny","messages":[{"role":"user","content":"hi"}],"max_tokens":1000000000}`, "max_tokens", ""},
 		{"long prompt", `{"model":"tiny","messages":[{"role":"user","content":"` + strings.Repeat("1 ", 5000) + `"}]}`, "messages", "context_length_exceeded"},
-		{"truncated", `{"model":"tiny","messages":[{"role":"user"`, "", ""},
+		{"truncated", `{"model":"tiny","messages":[{"role":"user"`, "messages", ""},
 		{"empty stop", `{"model":"tiny","messages":[{"role":"user","content":"hi"}],"stop":[""]}`, "stop", ""},
 		{"unknown bias", `{"model":"tiny","messages":[{"role":"user","content":"hi"}],"logit_bias":{"191222999":-100}}`, "logit_bias", ""},
 		{"B23", `{"model":"tiny","messages":[{"role":"user","content":"hi"}],"min_tokens":10,"max_tokens":5}`, "min_tokens", ""},
