@@ -42,6 +42,28 @@ func start(t *testing.T, change func(*Config)) *Engine {
 	return e
 }
 
+// Limits that no executor can work with end New at once, rather than start a
+// replica again and again.
+func TestImpossibleLimits(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"page size":    func(c *Config) { c.PageSize = 5000 },
+		"pages":        func(c *Config) { c.KVTokens = 1 << 40 },
+		"chunk tokens": func(c *Config) { c.ChunkTokens = 1 << 20 },
+		"workers":      func(c *Config) { c.Workers = 1 << 20 },
+	} {
+		cfg := Defaults()
+		cfg.Device = "cpu"
+		change(&cfg)
+		e, err := New(cfg)
+		if err == nil {
+			err = e.Close()
+		}
+		if !permanent(err) {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+}
+
 // said is one answer in a form to compare.
 type said struct {
 	Text   string

@@ -1,10 +1,18 @@
 package cpuexec
 
 import (
+	"errors"
 	"fmt"
 	"math"
 
 	"github.com/tokenrouter/tokenrouter/worker/model"
+)
+
+// ErrConfig says that a Config cannot work with its model, ErrMemory that the
+// machine does not give the pool's address space.
+var (
+	ErrConfig = errors.New("cpuexec: bad configuration")
+	ErrMemory = errors.New("cpuexec: not enough memory")
 )
 
 // Config are the limits of an executor. Zero fields take the default in brackets.
@@ -70,16 +78,16 @@ func (c Config) withDefaults(m *model.Checkpoint) (Config, error) {
 	}
 	for _, k := range checks {
 		if k.found < 1 || k.found > k.to {
-			return c, fmt.Errorf("cpuexec: %s: expected 1 to %d, found %d", k.field, k.to, k.found)
+			return c, fmt.Errorf("%w: %s: expected 1 to %d, found %d", ErrConfig, k.field, k.to, k.found)
 		}
 	}
 	fill(&c.Pages, min(maxPages, c.MaxSlots*pagesFor(c.MaxContext, c.PageSize)))
 	if c.Pages < 1 || c.Pages > maxPages {
-		return c, fmt.Errorf("cpuexec: Pages: expected 1 to %d, found %d", maxPages, c.Pages)
+		return c, fmt.Errorf("%w: Pages: expected 1 to %d, found %d", ErrConfig, maxPages, c.Pages)
 	}
 	// Every factor is bounded by now, so float64 finds an overflow safely.
 	if float64(c.Pages)*float64(pageFloats(mc, c.PageSize)) > math.Min(maxPool, math.MaxInt/4) {
-		return c, fmt.Errorf("cpuexec: %d pages of %d bytes: expected at most %d bytes", c.Pages, 4*pageFloats(mc, c.PageSize), int64(maxPool)*4)
+		return c, fmt.Errorf("%w: %d pages of %d bytes: expected at most %d bytes", ErrConfig, c.Pages, 4*pageFloats(mc, c.PageSize), int64(maxPool)*4)
 	}
 	return c, nil
 }

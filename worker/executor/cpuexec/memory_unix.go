@@ -14,7 +14,7 @@ import (
 func reserve(n int) ([]float32, func() error, error) {
 	b, err := unix.Mmap(-1, 0, n*4, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
-		return nil, nil, fmt.Errorf("reserve %d bytes for pages: %w", n*4, err)
+		return nil, nil, fmt.Errorf("%w: reserve %d bytes for pages: %w", ErrMemory, n*4, err)
 	}
 	return unsafe.Slice((*float32)(unsafe.Pointer(&b[0])), n), func() error { return unix.Munmap(b) }, nil
 }
