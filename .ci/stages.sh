@@ -2,6 +2,7 @@
 
 STATICCHECK=honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK=golang.org/x/vuln/cmd/govulncheck@v1.9.0
+NVRTCS=(nvidia-cuda-nvrtc-cu12==12.9.86 nvidia-cuda-nvrtc==13.5.37)
 
 tools() {
   need go golang
@@ -92,7 +93,7 @@ tests() {
 # releases, without spills and within its register limit (a test of the package).
 kernels() {
   local release library
-  for release in nvidia-cuda-nvrtc-cu12 nvidia-cuda-nvrtc; do
+  for release in "${NVRTCS[@]}"; do
     venv "$release" "$release"
     library=$(find "$work/$release" -name 'libnvrtc.so.1*' | head -n 1)
     echo "$release: $library"
