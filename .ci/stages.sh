@@ -94,8 +94,8 @@ tests() {
 kernels() {
   local release library
   for release in "${NVRTCS[@]}"; do
-    venv "$release" "$release"
-    library=$(find "$work/$release" -name 'libnvrtc.so.1*' | head -n 1)
+    venv "${release%%==*}" "$release"
+    library=$(find "$work/${release%%==*}" -name 'libnvrtc.so.1*' | head -n 1)
     echo "$release: $library"
     TRCTL_NVRTC=$library go test -count=1 -run 'TestNoSpills|TestLayout' ./cuda/kernels
     "$work/trctl" kernels build --arch sm_80,sm_90a --models tiny-s --nvrtc "$library" --cache "$work/cubins"
