@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sourcegraph/conc/panics"
+
 	"github.com/tokenrouter/tokenrouter/worker/tokenizer/chat/jinja"
 )
 
@@ -182,13 +184,19 @@ func (t *Template) once(c *Conversation, rawCalls bool) (jinja.Text, error) {
 		now = time.Now
 	}
 	size := c.size()
-	return t.parsed.Render(jinja.Env{Vars: vars, Now: now}, jinja.Limits{
+	limits := jinja.Limits{
 		Steps:    maxSteps + stepsPerMessage*len(c.Messages),
 		Depth:    maxCalls,
 		Output:   outputFactor*size + outputSlack,
 		Made:     madeFactor*size + madeSlack,
 		Deadline: time.Now().Add(maxRenderTime),
-	})
+	}
+	var text jinja.Text
+	// A mistake in the interpreter must not end the worker.
+	if r := panics.Try(func() { text, err = t.parsed.Render(jinja.Env{Vars: vars, Now: now}, limits) }); r != nil {
+		return jinja.Text{}, fmt.Errorf("template engine failed: %w", r.AsError())
+	}
+	return text, err
 }
 
 func own(s string) jinja.Text { return jinja.Mark(s, jinja.Own) }

@@ -18,11 +18,11 @@ func testNamed(name string) tester {
 		}
 	}
 	if t := typeTest(name); t != nil {
-		return func(_ *run, v Value, a arguments) bool { a.only(name); return t(v) }
+		return func(r *run, v Value, a arguments) bool { a.only(name); return t(v) }
 	}
 	switch name {
 	case "divisibleby":
-		return func(_ *run, v Value, a arguments) bool {
+		return func(r *run, v Value, a arguments) bool {
 			n, _, ok := number(v)
 			by, _, also := number(a.or(0, "num", nil))
 			if !ok || !also || n == nil || by == nil || by.Sign() == 0 {
@@ -31,14 +31,18 @@ func testNamed(name string) tester {
 			return new(big.Int).Mod(n, by).Sign() == 0
 		}
 	case "sameas":
-		return func(_ *run, v Value, a arguments) bool {
+		return func(r *run, v Value, a arguments) bool {
 			other := a.or(0, "other", nil)
-			return typeName(v) == typeName(other) && equal(v, other, 0)
+			return typeName(v) == typeName(other) && r.equal(v, other, 0)
 		}
+	case "lower":
+		return func(r *run, v Value, _ arguments) bool { return cased(r.str(v).s, unicode.IsLower) }
+	case "upper":
+		return func(r *run, v Value, _ arguments) bool { return cased(r.str(v).s, unicode.IsUpper) }
 	case "filter":
-		return func(_ *run, v Value, a arguments) bool { return filterNamed(text(v).s) != nil }
+		return func(r *run, v Value, a arguments) bool { return filterNamed(r.str(v).s) != nil }
 	case "test":
-		return func(_ *run, v Value, a arguments) bool { return testNamed(text(v).s) != nil }
+		return func(r *run, v Value, a arguments) bool { return testNamed(r.str(v).s) != nil }
 	}
 	return nil
 }
@@ -115,10 +119,6 @@ func typeTest(name string) func(Value) bool {
 			}
 			return n.Bit(0) == 1 == (name == "odd")
 		}
-	case "lower":
-		return func(v Value) bool { return cased(text(v).s, unicode.IsLower) }
-	case "upper":
-		return func(v Value) bool { return cased(text(v).s, unicode.IsUpper) }
 	}
 	return nil
 }

@@ -57,7 +57,7 @@ func (e *concatExpr) eval(f *frame) Value {
 	f.step()
 	parts := make([]Text, len(e.parts))
 	for i, p := range e.parts {
-		parts[i] = text(p.eval(f))
+		parts[i] = f.str(p.eval(f))
 		f.use(len(parts[i].s))
 	}
 	return concat(parts...)
@@ -79,21 +79,21 @@ func (e *compare) eval(f *frame) Value {
 func (r *run) compare(op string, a, b Value) bool {
 	switch op {
 	case "==":
-		return equal(a, b, 0)
+		return r.equal(a, b, 0)
 	case "!=":
-		return !equal(a, b, 0)
+		return !r.equal(a, b, 0)
 	case "in":
 		return r.contains(b, a)
 	case "not in":
 		return !r.contains(b, a)
 	case "<":
-		return order(a, b) < 0
+		return r.order(a, b) < 0
 	case "<=":
-		return order(a, b) <= 0
+		return r.order(a, b) <= 0
 	case ">":
-		return order(a, b) > 0
+		return r.order(a, b) > 0
 	}
-	return order(a, b) >= 0
+	return r.order(a, b) >= 0
 }
 
 // contains is item in of.
@@ -110,7 +110,7 @@ func (r *run) contains(of, item Value) bool {
 		return ok
 	}
 	for _, v := range r.iterate(of) {
-		if equal(v, item, 0) {
+		if r.equal(v, item, 0) {
 			return true
 		}
 	}
@@ -160,7 +160,7 @@ func (e *binary) eval(f *frame) Value {
 			}
 		}
 		if e.op == "%" {
-			return f.text(percent(x, b))
+			return f.text(f.percent(x, b))
 		}
 	case *List:
 		if y, ok := b.(*List); ok && e.op == "+" && x.tuple == y.tuple {

@@ -17,7 +17,7 @@ func (s *dataStmt) exec(f *frame) flow {
 }
 
 func (s *outStmt) exec(f *frame) flow {
-	f.write(text(s.of.eval(f)))
+	f.write(f.str(s.of.eval(f)))
 	return flowOn
 }
 
@@ -52,7 +52,7 @@ func (s *filterStmt) exec(f *frame) flow {
 	for _, x := range s.filters {
 		v = x.apply(f, v)
 	}
-	f.write(text(v))
+	f.write(f.str(v))
 	return flowOn
 }
 
@@ -74,7 +74,7 @@ func (s *callStmt) exec(f *frame) flow {
 	a := s.call.args.eval(f)
 	a.names = append(a.names, "caller")
 	a.named = append(a.named, &macro{s.m, f.scope})
-	f.write(text(f.callValue(fn, a)))
+	f.write(f.str(f.callValue(fn, a)))
 	return flowOn
 }
 
@@ -237,16 +237,16 @@ func (l *loop) field(name string) Value {
 	case "nextitem":
 		return neighbour(l.at + 1)
 	case "cycle":
-		return &function{"cycle", func(_ *run, a arguments) Value {
+		return &function{"cycle", func(r *run, a arguments) Value {
 			if len(a.pos) == 0 {
 				failf("cycle of nothing")
 			}
 			return a.pos[l.at%len(a.pos)]
 		}}
 	case "changed":
-		return &function{"changed", func(_ *run, a arguments) Value {
+		return &function{"changed", func(r *run, a arguments) Value {
 			now := &List{Items: a.pos, tuple: true}
-			same := l.changed != nil && equal(l.changed, now, 0)
+			same := l.changed != nil && r.equal(l.changed, now, 0)
 			l.changed = now
 			return !same
 		}}

@@ -18,26 +18,26 @@ func filterNamed(name string) filter {
 	case "tojson":
 		return toJSON
 	case "trim":
-		return func(_ *run, v Value, a arguments) Value {
+		return func(r *run, v Value, a arguments) Value {
 			a.only(name, "chars")
-			return stripped(text(v), a, true, true)
+			return stripped(r.str(v), a, true, true)
 		}
 	case "default", "d":
 		return defaulted
 	case "length", "count":
 		return func(r *run, v Value, a arguments) Value { a.only(name); return int64(r.length(v)) }
 	case "string":
-		return func(_ *run, v Value, a arguments) Value { a.only(name); return text(v) }
+		return func(r *run, v Value, a arguments) Value { a.only(name); return r.str(v) }
 	case "safe":
-		return func(_ *run, v Value, a arguments) Value { a.only(name); return v }
+		return func(r *run, v Value, a arguments) Value { a.only(name); return v }
 	case "escape", "e", "forceescape":
 		return escape
 	case "upper", "lower", "title", "capitalize":
-		return func(r *run, v Value, a arguments) Value { a.only(name); return r.text(recased(name, text(v))) }
+		return func(r *run, v Value, a arguments) Value { a.only(name); return r.text(recased(name, r.str(v))) }
 	case "replace":
 		return func(r *run, v Value, a arguments) Value {
 			a.only(name, "old", "new", "count")
-			return r.replaced(text(v), text(a.or(0, "old", nil)), text(a.or(1, "new", nil)), a.int(2, "count", -1))
+			return r.replaced(r.str(v), r.str(a.or(0, "old", nil)), r.str(a.or(1, "new", nil)), a.int(2, "count", -1))
 		}
 	case "indent":
 		return indent
@@ -51,18 +51,18 @@ func filterNamed(name string) filter {
 		return round
 	case "format":
 		return func(r *run, v Value, a arguments) Value {
-			return r.text(percent(text(v), &List{Items: a.pos, tuple: true}))
+			return r.text(r.percent(r.str(v), &List{Items: a.pos, tuple: true}))
 		}
 	case "attr":
 		return func(r *run, v Value, a arguments) Value { return r.attribute(v, a.text(0, "name", "").s) }
 	case "wordcount":
-		return func(_ *run, v Value, a arguments) Value { a.only(name); return int64(len(text(v).fields(-1))) }
+		return func(r *run, v Value, a arguments) Value { a.only(name); return int64(len(r.str(v).fields(-1))) }
 	case "truncate":
 		return truncate
 	case "center":
 		return func(r *run, v Value, a arguments) Value {
 			a.only(name, "width")
-			return r.padded(text(v), a.int(0, "width", 80), " ", "center")
+			return r.padded(r.str(v), a.int(0, "width", 80), " ", "center")
 		}
 	}
 	return listFilterNamed(name)
@@ -95,7 +95,7 @@ func defaulted(_ *run, v Value, a arguments) Value {
 // escape is for HTML.
 func escape(r *run, v Value, a arguments) Value {
 	a.only("escape")
-	t := text(v)
+	t := r.str(v)
 	s := strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "'", "&#39;", `"`, "&#34;").Replace(t.s)
 	return r.text(Mark(s, t.class()))
 }
@@ -124,7 +124,7 @@ func indent(r *run, v Value, a arguments) Value {
 		r.use(max(0, n))
 		width = own(strings.Repeat(" ", max(0, n)))
 	}
-	t := text(v)
+	t := r.str(v)
 	lines := concat(t, own("\n")).lines()
 	r.use(len(t.s) + len(lines)*(len(width.s)+1))
 	var b builder
@@ -235,7 +235,7 @@ func round(_ *run, v Value, a arguments) Value {
 
 func truncate(r *run, v Value, a arguments) Value {
 	a.only("truncate", "length", "killwords", "end", "leeway")
-	t, end := text(v), a.text(2, "end", "...")
+	t, end := r.str(v), a.text(2, "end", "...")
 	length, leeway := a.int(0, "length", 255), a.int(3, "leeway", 5)
 	room := length - utf8.RuneCountInString(end.s)
 	if room < 0 || leeway < 0 {
@@ -254,7 +254,7 @@ func truncate(r *run, v Value, a arguments) Value {
 }
 
 // percent is the operator % of a text.
-func percent(t Text, v Value) Text {
+func (r *run) percent(t Text, v Value) Text {
 	items := []Value{v}
 	if l, ok := v.(*List); ok && l.tuple {
 		items = l.Items
@@ -286,9 +286,9 @@ func percent(t Text, v Value) Text {
 			b.WriteByte('%')
 		case 's', 'r':
 			x := next()
-			out := text(x)
+			out := r.str(x)
 			if c == 'r' {
-				out = repr(x, 0)
+				out = r.repr(x, 0)
 			}
 			class = max(class, out.class())
 			b.WriteString(sprintf(spec, 's', out.s))
@@ -347,9 +347,9 @@ func (r *run) sorted(items []Value, key func(Value) Value, reverse bool) []Value
 	slices.SortStableFunc(pairs, func(a, b pair) int {
 		r.step()
 		if reverse {
-			return order(b.key, a.key)
+			return r.order(b.key, a.key)
 		}
-		return order(a.key, b.key)
+		return r.order(a.key, b.key)
 	})
 	out := make([]Value, len(items))
 	for i, p := range pairs {

@@ -12,9 +12,9 @@ const maxRange = 100_000
 func (r *run) fixed(name string) Value {
 	switch name {
 	case "raise_exception":
-		return &function{name, func(_ *run, a arguments) Value {
+		return &function{name, func(r *run, a arguments) Value {
 			a.only(name, "message")
-			panic(fault{&Raised{text(a.or(0, "message", own(""))).s}})
+			panic(fault{&Raised{r.str(a.or(0, "message", own(""))).s}})
 		}}
 	case "strftime_now":
 		if r.env.Now == nil {
@@ -37,14 +37,14 @@ func globalNamed(name string) Value {
 	case "namespace":
 		return &function{name, func(r *run, a arguments) Value { return &namespace{dictOf(r, a)} }}
 	case "cycler":
-		return &function{name, func(_ *run, a arguments) Value {
+		return &function{name, func(r *run, a arguments) Value {
 			if len(a.pos) == 0 {
 				failf("cycler of nothing")
 			}
 			return &cycler{items: a.pos}
 		}}
 	case "joiner":
-		return &function{name, func(_ *run, a arguments) Value {
+		return &function{name, func(r *run, a arguments) Value {
 			a.only(name, "sep")
 			return &joiner{sep: a.text(0, "sep", ", ")}
 		}}

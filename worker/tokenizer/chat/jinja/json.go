@@ -41,7 +41,7 @@ func toJSON(r *run, v Value, a arguments) Value {
 		w.lines, w.indent, w.item = true, strings.Repeat(" ", n), ","
 	}
 	if pair, ok := a.or(2, "separators", nil).(*List); ok && len(pair.Items) == 2 {
-		w.item, w.key = text(pair.Items[0]).s, text(pair.Items[1]).s
+		w.item, w.key = r.str(pair.Items[0]).s, r.str(pair.Items[1]).s
 	}
 	w.value(v, 0)
 	return Mark(w.b.String(), w.class)
@@ -93,7 +93,7 @@ func (w *jsonWriter) dict(d *Dict, depth int) {
 		at[i] = i
 	}
 	if w.sorted {
-		slices.SortStableFunc(at, func(i, j int) int { return order(d.keys[i], d.keys[j]) })
+		slices.SortStableFunc(at, func(i, j int) int { return w.r.order(d.keys[i], d.keys[j]) })
 	}
 	w.put("{")
 	for n, i := range at {

@@ -75,7 +75,7 @@ func (r *run) pairs(d *Dict) *List {
 
 func join(r *run, v Value, a arguments) Value {
 	a.only("join", "d", "attribute")
-	sep := text(a.or(0, "d", Text{}))
+	sep := r.str(a.or(0, "d", Text{}))
 	get := r.getter(a.or(1, "attribute", nil), nil)
 	var b builder
 	for i, item := range r.iterate(v) {
@@ -84,7 +84,7 @@ func join(r *run, v Value, a arguments) Value {
 			r.use(len(sep.s))
 			b.add(sep)
 		}
-		t := text(get(item))
+		t := r.str(get(item))
 		r.use(len(t.s))
 		b.add(t)
 	}
@@ -273,7 +273,7 @@ func (r *run) extreme(most bool, v Value, a arguments) Value {
 	best := items[0]
 	for _, item := range items[1:] {
 		r.step()
-		if d := order(fold(get(item)), fold(get(best))); most && d > 0 || !most && d < 0 {
+		if d := r.order(fold(get(item)), fold(get(best))); most && d > 0 || !most && d < 0 {
 			best = item
 		}
 	}
@@ -298,7 +298,7 @@ func groupBy(r *run, v Value, a arguments) Value {
 	var out []Value
 	var group *List
 	for _, item := range r.sorted(r.iterate(v), key, false) {
-		if group == nil || !equal(key(group.Items[0]), key(item), 0) {
+		if group == nil || !r.equal(key(group.Items[0]), key(item), 0) {
 			group = &List{}
 			out = append(out, &List{Items: []Value{get(item), group}, tuple: true})
 		}

@@ -19,7 +19,7 @@ func method(name string, call func(r *run, a arguments) Value) Value { return &f
 func textMethod(t Text, name string) Value {
 	switch name {
 	case "strip", "lstrip", "rstrip":
-		return method(name, func(_ *run, a arguments) Value {
+		return method(name, func(r *run, a arguments) Value {
 			a.only(name, "chars")
 			return stripped(t, a, name != "rstrip", name != "lstrip")
 		})
@@ -35,11 +35,11 @@ func textMethod(t Text, name string) Value {
 	case "startswith", "endswith":
 		return method(name, func(r *run, a arguments) Value { return r.affix(t, a, name) })
 	case "removeprefix":
-		return method(name, func(_ *run, a arguments) Value {
+		return method(name, func(r *run, a arguments) Value {
 			return t.slice(len(t.s)-len(strings.TrimPrefix(t.s, a.text(0, "prefix", "").s)), len(t.s))
 		})
 	case "removesuffix":
-		return method(name, func(_ *run, a arguments) Value {
+		return method(name, func(r *run, a arguments) Value {
 			return t.slice(0, len(strings.TrimSuffix(t.s, a.text(0, "suffix", "").s)))
 		})
 	case "replace":
@@ -52,7 +52,7 @@ func textMethod(t Text, name string) Value {
 	case "title":
 		return method(name, func(r *run, a arguments) Value { a.only(name); return r.text(recased("titlecase", t)) })
 	case "find", "rfind", "index", "rindex", "count":
-		return method(name, func(_ *run, a arguments) Value { a.only(name, "sub"); return search(t.s, a.text(0, "sub", "").s, name) })
+		return method(name, func(r *run, a arguments) Value { a.only(name, "sub"); return search(t.s, a.text(0, "sub", "").s, name) })
 	case "join":
 		return method(name, func(r *run, a arguments) Value {
 			a.only(name, "iterable")
@@ -64,7 +64,7 @@ func textMethod(t Text, name string) Value {
 			return join(r, a.or(0, "iterable", nil), arguments{pos: []Value{t}})
 		})
 	case "format":
-		return method(name, func(r *run, a arguments) Value { return r.text(format(t, a)) })
+		return method(name, func(r *run, a arguments) Value { return r.text(r.format(t, a)) })
 	case "ljust", "rjust", "center", "zfill":
 		return method(name, func(r *run, a arguments) Value {
 			return r.padded(t, a.int(0, "width", 0), a.text(1, "fillchar", " ").s, name)
@@ -255,7 +255,7 @@ func (r *run) padded(t Text, width int, fill, how string) Value {
 }
 
 // format is str.format with plain fields: {}, {0} and {name}.
-func format(t Text, a arguments) Text {
+func (r *run) format(t Text, a arguments) Text {
 	var b builder
 	auto := 0
 	for i := 0; i < len(t.s); {
@@ -295,7 +295,7 @@ func format(t Text, a arguments) Text {
 		if !ok {
 			failf("format has no value for {%s}", field)
 		}
-		b.add(text(v))
+		b.add(r.str(v))
 	}
 	return b.text()
 }
@@ -317,7 +317,7 @@ func sprintf(spec string, verb byte, v any) string {
 func dictMethod(d *Dict, name string) Value {
 	switch name {
 	case "get":
-		return method(name, func(_ *run, a arguments) Value {
+		return method(name, func(r *run, a arguments) Value {
 			a.only(name, "key", "default")
 			if v, ok := d.get(a.or(0, "key", nil)); ok {
 				return v
@@ -342,11 +342,11 @@ func dictMethod(d *Dict, name string) Value {
 func listMethod(l *List, name string) Value {
 	switch name {
 	case "index", "count":
-		return method(name, func(_ *run, a arguments) Value {
+		return method(name, func(r *run, a arguments) Value {
 			a.only(name, "value")
 			n, first := 0, -1
 			for i, v := range l.Items {
-				if equal(v, a.or(0, "value", nil), 0) {
+				if r.equal(v, a.or(0, "value", nil), 0) {
 					if n++; first < 0 {
 						first = i
 					}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"unicode/utf8"
 )
 
 var (
@@ -54,6 +55,9 @@ func Parse(source string) (t *Template, err error) {
 	defer caught(ErrSyntax, &err)
 	if len(source) > maxSource {
 		failf("%d bytes, expected at most %d", len(source), maxSource)
+	}
+	if !utf8.ValidString(source) {
+		failf("the template is not UTF-8")
 	}
 	p := &parser{tokens: lex(source)}
 	body := p.body()

@@ -135,6 +135,8 @@ func TestBudgets(t *testing.T) {
 		{"nested lists", "{% set ns = namespace(x=[1]) %}{% for i in range(500) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x }}"},
 		{"nested JSON", "{% set ns = namespace(x=[1]) %}{% for i in range(500) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x | tojson }}"},
 		{"shared lists", "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x | tojson }}"},
+		{"shared lists printed", "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}"},
+		{"shared lists compared", "{% set ns = namespace(x=[1], y=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% set ns.y = [ns.y, ns.y] %}{% endfor %}{{ ns.x == ns.y }}"},
 		{"range", "{{ range(10 ** 9) | list }}"}, {"power", "{{ 10 ** 100000 }}"}, {"squares", "{% set ns = namespace(x=10) %}{% for i in range(60) %}{% set ns.x = ns.x * ns.x %}{% endfor %}"},
 		{"recursion", "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}"}, {"two macros", "{% macro f() %}{{ g() }}{% endmacro %}{% macro g() %}{{ f() }}{% endmacro %}{{ f() }}"},
 		{"width", "{{ 'a' | center(10 ** 9) }}"}, {"zeros", "{{ '%099999d' % 1 }}"}, {"indent", "{{ 'a' | indent(10 ** 9) }}"}, {"JSON indent", "{{ [1] | tojson(indent=10 ** 6) }}"},

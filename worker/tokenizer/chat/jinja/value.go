@@ -2,6 +2,7 @@ package jinja
 
 import (
 	"errors"
+	"fmt"
 	"iter"
 	"math"
 	"math/big"
@@ -86,8 +87,15 @@ func hashed(key Value) any {
 	case Text:
 		return k.s
 	case *List:
-		if k.tuple {
-			return "\x00tuple " + repr(k, 0).s
+		if k.tuple && len(k.Items) <= 8 {
+			h := "\x00tuple"
+			for _, x := range k.Items {
+				if _, deep := x.(*List); deep {
+					failf("a tuple of tuples cannot be a key")
+				}
+				h += fmt.Sprintf(" %T %q", x, fmt.Sprint(hashed(x)))
+			}
+			return h
 		}
 	case *undefined:
 		return "\x00undefined"
@@ -182,19 +190,20 @@ func truth(v Value) bool {
 	return true
 }
 
-// text is str(v).
-func text(v Value) Text {
+// str is str(v).
+func (r *run) str(v Value) Text {
 	switch v := v.(type) {
 	case Text:
 		return v
 	case *undefined:
 		return Text{}
 	}
-	return repr(v, 0)
+	return r.repr(v, 0)
 }
 
-// repr is repr(v).
-func repr(v Value, depth int) Text {
+// repr is r.repr(v). A value may hold another one many times, so that steps are counted.
+func (r *run) repr(v Value, depth int) Text {
+	r.step()
 	if depth > maxNesting {
 		failf("%w: a value nested deeper than %d", ErrBudget, maxNesting)
 	}
@@ -215,7 +224,7 @@ func repr(v Value, depth int) Text {
 	case Text:
 		return Mark(quote(v.s), v.class())
 	case *List:
-		return reprList(v, depth)
+		return r.reprList(v, depth)
 	case *Dict:
 		var b builder
 		b.add(own("{"))
@@ -223,21 +232,21 @@ func repr(v Value, depth int) Text {
 			if i > 0 {
 				b.add(own(", "))
 			}
-			b.add(repr(k, depth+1))
+			b.add(r.repr(k, depth+1))
 			b.add(own(": "))
-			b.add(repr(v.values[i], depth+1))
+			b.add(r.repr(v.values[i], depth+1))
 		}
 		b.add(own("}"))
 		return b.text()
 	case *undefined:
 		return own("Undefined")
 	case *namespace:
-		return concat(own("<Namespace "), repr(v.fields, depth+1), own(">"))
+		return concat(own("<Namespace "), r.repr(v.fields, depth+1), own(">"))
 	}
 	return own("<" + typeName(v) + ">")
 }
 
-func reprList(l *List, depth int) Text {
+func (r *run) reprList(l *List, depth int) Text {
 	open, end := "[", "]"
 	if l.tuple {
 		open, end = "(", ")"
@@ -251,7 +260,7 @@ func reprList(l *List, depth int) Text {
 		if i > 0 {
 			b.add(own(", "))
 		}
-		b.add(repr(v, depth+1))
+		b.add(r.repr(v, depth+1))
 	}
 	b.add(own(end))
 	return b.text()
@@ -333,7 +342,8 @@ func number(v Value) (n *big.Int, f float64, ok bool) {
 }
 
 // equal is a == b.
-func equal(a, b Value, depth int) bool {
+func (r *run) equal(a, b Value, depth int) bool {
+	r.step()
 	if depth > maxNesting {
 		failf("%w: a value nested deeper than %d", ErrBudget, maxNesting)
 	}
@@ -360,7 +370,7 @@ func equal(a, b Value, depth int) bool {
 			return false
 		}
 		for i := range a.Items {
-			if !equal(a.Items[i], l.Items[i], depth+1) {
+			if !r.equal(a.Items[i], l.Items[i], depth+1) {
 				return false
 			}
 		}
@@ -371,7 +381,7 @@ func equal(a, b Value, depth int) bool {
 			return false
 		}
 		for i, k := range a.keys {
-			if v, ok := d.get(k); !ok || !equal(a.values[i], v, depth+1) {
+			if v, ok := d.get(k); !ok || !r.equal(a.values[i], v, depth+1) {
 				return false
 			}
 		}
@@ -381,7 +391,8 @@ func equal(a, b Value, depth int) bool {
 }
 
 // order is negative, zero or positive as a is below, equal to or above b.
-func order(a, b Value) int {
+func (r *run) order(a, b Value) int {
+	r.step()
 	an, af, aok := number(a)
 	bn, bf, bok := number(b)
 	switch {
@@ -402,8 +413,8 @@ func order(a, b Value) int {
 	if l, ok := a.(*List); ok {
 		if m, ok := b.(*List); ok && l.tuple == m.tuple {
 			for i := range min(len(l.Items), len(m.Items)) {
-				if !equal(l.Items[i], m.Items[i], 0) {
-					return order(l.Items[i], m.Items[i])
+				if !r.equal(l.Items[i], m.Items[i], 0) {
+					return r.order(l.Items[i], m.Items[i])
 				}
 			}
 			return len(l.Items) - len(m.Items)
