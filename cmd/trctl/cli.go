@@ -35,6 +35,7 @@ type cli struct {
 	Eval       evalCmd       `cmd:"" help:"Measure accuracy, large share and speed on problems with known answers."`
 	Bench      benchCmd      `cmd:"" help:"Measure speed and latency of any OpenAI-compatible server under load."`
 	Solve      solveCmd      `cmd:"" help:"Find the best batching thresholds of given models, routing and step times."`
+	Timeline   timelineCmd   `cmd:"" help:"Play a few requests under several schedules in virtual time and draw who runs when."`
 	Doctor     doctorCmd     `cmd:"" help:"Find out what this machine can run, and what to install."`
 	Kernels    kernelsCmd    `cmd:"" help:"CUDA kernels."`
 	VersionCmd versionCmd    `cmd:"" name:"version" help:"Show the version."`

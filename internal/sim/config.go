@@ -59,7 +59,10 @@ type Config struct {
 	Models   []Model
 	Policy   string
 	Settings policies.Settings
-	Schedule schedule.Rule
+	// P and Commit, if set, replace the policy: after a step on i a request goes to j
+	// with probability P[i][j], and its token is kept unless Commit[i][j] is 0.
+	P, Commit [][]float64
+	Schedule  schedule.Rule
 	// Requests arrive at their time, or with Concurrency, that many at a time: the
 	// next one when one has ended.
 	Requests    []Request
@@ -107,6 +110,11 @@ func (c *Config) validate() error {
 	}
 	if c.Concurrency < 0 || c.Concurrency > MaxConcurrency {
 		return bad("concurrency %d, want 0 to %d", c.Concurrency, MaxConcurrency)
+	}
+	if c.P != nil {
+		if err := c.checkChain(bad); err != nil {
+			return err
+		}
 	}
 	for i := range c.Requests {
 		r := &c.Requests[i]

@@ -67,7 +67,7 @@ func (h *host) begin() error {
 func (h *host) record(plan *scheduler.Plan) {
 	st := Step{Model: policies.ModelID(h.model), Start: h.s.now}
 	for _, id := range plan.IDs {
-		st.Rows = append(st.Rows, Row{Request: int(id) - 1})
+		st.Rows = append(st.Rows, Row{Request: int(id) - 1, Position: h.driver.Position(uint64(id))})
 	}
 	h.recorded = len(h.s.result.Steps)
 	h.s.result.Steps = append(h.s.result.Steps, st)

@@ -69,11 +69,6 @@ type Step struct {
 // Row is one request's part of a step.
 type Row struct {
 	Request int
-	// Position is the number of tokens that the answer had, Ready when the request
-	// could have been in a step of this model.
+	// Position is the number of tokens that the answer had.
 	Position int
-	Ready    time.Duration
-	// Kept says that the step's token was committed, To which model goes on.
-	Kept bool
-	To   policies.ModelID
 }

@@ -119,6 +119,9 @@ func (s *Simulation) policies() (func(policies.ModelID) policies.Policy, error) 
 	if slices.ContainsFunc(s.cfg.Requests, func(r Request) bool { return len(r.Path) > 0 }) {
 		return func(self policies.ModelID) policies.Policy { return &alongPath{s.cfg.Requests, self} }, nil
 	}
+	if s.cfg.P != nil {
+		return func(self policies.ModelID) policies.Policy { return newChain(&s.cfg, self) }, nil
+	}
 	set, err := policies.New(s.cfg.Policy, len(s.cfg.Models), s.cfg.Settings)
 	if err != nil {
 		return nil, err

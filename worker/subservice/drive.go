@@ -104,5 +104,13 @@ func (d *Driver) Stats() Stats {
 	return d.s.Stats()
 }
 
+// Position is the number of tokens that a request's answer has here.
+func (d *Driver) Position(request uint64) int {
+	if q := d.s.seqs[request]; q != nil {
+		return len(q.q.Out)
+	}
+	return 0
+}
+
 // Check verifies the invariants of the scheduler and its pages.
 func (d *Driver) Check() error { return d.s.sched.Check() }
