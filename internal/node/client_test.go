@@ -21,8 +21,9 @@ import (
 // running is a node that a test talks to over loopback.
 type running struct {
 	*Node
-	t   *testing.T
-	url string
+	t    *testing.T
+	url  string
+	stop context.CancelFunc // begins the drain
 }
 
 // start runs a node until the test ends.
@@ -53,7 +54,7 @@ func start(t *testing.T, change func(*Config)) *running {
 	case <-time.After(20 * time.Second):
 		t.Fatal("not ready")
 	}
-	return &running{n, t, "http://" + n.Addr().String()}
+	return &running{n, t, "http://" + n.Addr().String(), cancel}
 }
 
 // ask is the body of a chat request.

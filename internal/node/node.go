@@ -28,6 +28,9 @@ var errNotReady = errors.New("the replicas and their links are starting")
 // New loads and checks everything and opens the public listener, so that a port
 // in use is an error here. It starts nothing.
 func New(cfg Config) (_ *Node, err error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
 	metrics := prometheus.NewRegistry()
 	cfg.Metrics = metrics
 	n := new(Node)
@@ -50,7 +53,8 @@ func New(cfg Config) (_ *Node, err error) {
 	n.gateway, err = gateway.New(gateway.Config{
 		Deployments: n.engine.Served(), MaxInFlight: cfg.MaxQueue,
 		AllowOrigins: cfg.AllowOrigins, AllowHosts: cfg.AllowHosts,
-		Metrics: metrics, ServeMetrics: private(n.listener.Addr()), Logger: cfg.Logger, DrainTimeout: cfg.DrainTimeout,
+		Metrics: metrics, ServeMetrics: private(n.listener.Addr()), Logger: cfg.Logger,
+		DrainTimeout: max(cfg.DrainTimeout, 1), // 0 would mean the gateway's default
 		Ready: func() error {
 			select {
 			case <-n.engine.Ready():

@@ -62,6 +62,48 @@ func TestCutStreamsFreeEverything(t *testing.T) {
 	}
 }
 
+// A node without a drain timeout cuts the requests in flight when it stops.
+func TestNoDrain(t *testing.T) {
+	r := start(t, func(c *Config) { c.DrainTimeout = 0 })
+	body := `{"model":"tiny","messages":[{"role":"user","content":"hi"}],"stream":true,"ignore_eos":true,"max_tokens":4000}`
+	resp, err := http.Post(r.url+"/v1/chat/completions", "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if _, err := io.ReadFull(resp.Body, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	r.stop()
+	rest, err := io.ReadAll(resp.Body)
+	if err != nil || !strings.Contains(string(rest), `"code":"draining"`) {
+		t.Errorf("the stream ended with %q, %v", rest[max(0, len(rest)-200):], err)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*Config)
+		want   string // "" if nothing is wrong
+	}{
+		"defaults":      {func(*Config) {}, ""},
+		"no listener":   {func(c *Config) { c.Listen = "" }, ""},
+		"any interface": {func(c *Config) { c.Listen = ":8000" }, ""},
+		"no drain":      {func(c *Config) { c.DrainTimeout = 0 }, ""},
+		"negative":      {func(c *Config) { c.DrainTimeout = -1 }, "drain_timeout:"},
+		"no port":       {func(c *Config) { c.Listen = "localhost" }, "listen:"},
+		"high port":     {func(c *Config) { c.Listen = "127.0.0.1:99999" }, "listen:"},
+		"engine":        {func(c *Config) { c.PageSize = 0 }, "page_size:"},
+	} {
+		cfg := Defaults()
+		c.change(&cfg)
+		err := cfg.Validate()
+		if (err == nil) != (c.want == "") || err != nil && !strings.HasPrefix(err.Error(), c.want) {
+			t.Errorf("%s: error %v, want %q", name, err, c.want)
+		}
+	}
+}
+
 // TestBadRequestsDisturbNothing sends requests that must be refused, each with
 // the field at fault, while good ones run.
 func TestBadRequestsDisturbNothing(t *testing.T) {
