@@ -12,8 +12,12 @@ const tolerance = 1e-13
 // goodEnough is the residual that is accepted when rounding allows no better.
 const goodEnough = 1e-10
 
+// A Krylov space grows to krylovDepth vectors at first, and to twice as many at
+// each restart, as long as the work to keep them apart is small: some chains mix
+// slowly and need deep ones.
 const (
 	krylovDepth    = 40
+	krylovWork     = 50_000_000
 	krylovRestarts = 400
 )
 
@@ -40,10 +44,11 @@ func stationary(ctx context.Context, size int, step stepper) ([]float64, error) 
 	for k := range pi {
 		pi[k] = v
 	}
-	g := newGMRES(size, min(krylovDepth, size+1))
+	depth := min(krylovDepth, size+1)
+	g := newGMRES(size, depth)
 	goal := math.Sqrt(v) // norm of the right side
 	last := math.Inf(1)
-	for range krylovRestarts {
+	for restart := range krylovRestarts {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
@@ -56,9 +61,13 @@ func stationary(ctx context.Context, size int, step stepper) ([]float64, error) 
 			return normalised(pi), nil
 		}
 		last = residual
+		if deeper := min(2*depth, size+1); restart > 0 && deeper > depth && deeper*deeper*size < krylovWork {
+			depth = deeper
+			g.deepen(depth)
+		}
 		g.improve(ctx, pi, mul, tolerance*goal)
 	}
-	return nil, fmt.Errorf("stationary law of %d states: residual %.1e after %d steps", size, last, krylovDepth*krylovRestarts)
+	return nil, fmt.Errorf("stationary law of %d states: residual %.1e after %d restarts", size, last, krylovRestarts)
 }
 
 // gmres holds the arrays of one solve.
@@ -72,12 +81,20 @@ type gmres struct {
 }
 
 func newGMRES(size, depth int) *gmres {
-	g := &gmres{depth: depth, work: make([]float64, size), basis: make([][]float64, depth+1), hess: make([][]float64, depth),
-		cos: make([]float64, depth), sin: make([]float64, depth), rhs: make([]float64, depth+1)}
-	for j := range g.hess {
-		g.hess[j] = make([]float64, depth+1)
-	}
+	g := &gmres{work: make([]float64, size)}
+	g.deepen(depth)
 	return g
+}
+
+// deepen makes room for a space of depth vectors; work stays as it is.
+func (g *gmres) deepen(depth int) {
+	g.depth = depth
+	g.basis = append(g.basis, make([][]float64, depth+1-len(g.basis))...)
+	g.hess = make([][]float64, depth)
+	for j := range g.hess {
+		g.hess[j] = make([]float64, j+2)
+	}
+	g.cos, g.sin, g.rhs = make([]float64, depth), make([]float64, depth), make([]float64, depth+1)
 }
 
 // improve adds to x the best correction within one Krylov space; work has the
