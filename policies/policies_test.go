@@ -144,6 +144,26 @@ func TestNewRefuses(t *testing.T) {
 
 // TokenRouter paper, section 3.5: the share of entry steps that random hands
 // over is its probability.
+func TestSettingsCheck(t *testing.T) {
+	tau := 0.5
+	for setting, s := range map[string]Settings{
+		"threshold": {Threshold: &tau}, "weights": {Weights: []float64{1, 2}}, "trace": {Trace: "0 1 drop"},
+	} {
+		for _, name := range append(Names(), "other") {
+			readers := map[string]string{"me": "weights", "r-stitch": "threshold", "random": "threshold", "request-level": "threshold", "trace": "trace"}
+			ok := readers[name] == setting || name == "other" // which New refuses
+			if err := s.Check(name); (err == nil) != ok {
+				t.Errorf("%s with %s: %v", name, setting, err)
+			}
+		}
+	}
+	for _, name := range Names() {
+		if err := (Settings{}).Check(name); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestPaperSection3_5RandomShare(t *testing.T) {
 	p := 0.1
 	set, err := New("random", 2, Settings{Threshold: &p})

@@ -79,6 +79,25 @@ func New(name string, models int, s Settings) (*Set, error) {
 	return set, nil
 }
 
+// Check reports a setting that the named policy does not read. New ignores such
+// a one; whoever wrote it believes in it.
+func (s Settings) Check(name string) error {
+	for _, f := range []struct {
+		setting string
+		given   bool
+		readers []string
+	}{
+		{"threshold", s.Threshold != nil, []string{"r-stitch", "random", "request-level"}},
+		{"weights", len(s.Weights) > 0, []string{"me"}},
+		{"trace", s.Trace != "", []string{"trace"}},
+	} {
+		if f.given && slices.Contains(Names(), name) && !slices.Contains(f.readers, name) {
+			return fmt.Errorf("policy %s: %s: is a setting of %s", name, f.setting, strings.Join(f.readers, ", "))
+		}
+	}
+	return nil
+}
+
 // threshold returns the value in force, which must be in [0, 1] (and is not, if NaN).
 func threshold(set *float64, otherwise float64) (float64, error) {
 	if set == nil {

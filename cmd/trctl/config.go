@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -137,8 +139,13 @@ func readConfig(path string) (settings, error) {
 // parseConfig decodes text over s; dir is what relative paths start from.
 func parseConfig(text []byte, dir string, s *settings) error {
 	var f fileConfig
-	if err := yaml.UnmarshalWithOptions(text, &f, yaml.Strict()); err != nil {
+	documents := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict())
+	if err := documents.Decode(&f); err != nil && err != io.EOF {
 		return withSuggestion(err)
+	}
+	var more any
+	if documents.Decode(&more) == nil && more != nil {
+		return errors.New("there is more than one document (a line ---); one is expected")
 	}
 	overwrite(&s.Listen, f.Listen)
 	overwrite(&s.PageSize, f.PageSize)
@@ -249,26 +256,43 @@ func withSuggestion(err error) error {
 	if !errors.As(err, &unknown) || unknown.Token == nil {
 		return err
 	}
-	near := nearest(unknown.Token.Value, configKeys(reflect.TypeFor[fileConfig](), nil))
-	if near == "" {
+	key := unknown.Token.Value
+	var keys, places []string
+	for _, path := range configPaths(reflect.TypeFor[fileConfig](), "", nil) {
+		last := path[strings.LastIndexByte(path, '.')+1:]
+		keys = append(keys, last)
+		if last == key {
+			places = append(places, path)
+		}
+	}
+	near := nearest(key, keys)
+	switch {
+	case places != nil:
+		return fmt.Errorf("%w\nIts place is %s.", err, strings.Join(places, " or "))
+	case near == "":
 		return fmt.Errorf("%w\n(the keys are described in deploy/config/r-stitch/tiny.yaml)", err)
 	}
 	return fmt.Errorf("%w\nDid you mean %q?", err, near)
 }
 
-// configKeys collects the YAML keys of t and of the structs in it.
-func configKeys(t reflect.Type, keys []string) []string {
+// configPaths collects the paths of the YAML keys of t and of the structs in
+// it, such as models[].name.
+func configPaths(t reflect.Type, prefix string, paths []string) []string {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+		if t.Kind() == reflect.Slice && prefix != "" {
+			prefix = strings.TrimSuffix(prefix, ".") + "[]."
+		}
 		t = t.Elem()
 	}
 	if t.Kind() != reflect.Struct {
-		return keys
+		return paths
 	}
 	for f := range t.Fields() {
-		keys = append(keys, f.Tag.Get("yaml"))
-		keys = configKeys(f.Type, keys)
+		path := prefix + f.Tag.Get("yaml")
+		paths = append(paths, path)
+		paths = configPaths(f.Type, path+".", paths)
 	}
-	return keys
+	return paths
 }
 
 // nearest is the known word with the fewest edits from word, or "" when none

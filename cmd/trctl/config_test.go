@@ -58,6 +58,7 @@ func TestParseConfig(t *testing.T) {
 	}{
 		{"empty", "", func(*settings) {}},
 		{"only a comment", "# nothing\n", func(*settings) {}},
+		{"marks of one document", "---\npage_size: 16\n...\n", func(s *settings) { s.PageSize = 16 }},
 		{"scalars", "listen: ':1'\ndrain_timeout: 1m\nlog_level: debug\nworkers: 2\n", func(s *settings) {
 			debug := slog.LevelDebug
 			s.Listen, s.DrainTimeout, s.LogLevel, s.Workers = ":1", time.Minute, &debug, 2
@@ -98,6 +99,9 @@ func TestParseConfigErrors(t *testing.T) {
 	}{
 		{"unknown key", "listen: ':1'\npage_sise: 16\n", []string{"[2:1]", "page_sise", `Did you mean "page_size"?`}},
 		{"unknown key of a model", "models:\n  - name: a\n    treshold: 2\n", []string{"[3:5]", `Did you mean "threshold"?`}},
+		{"key in the wrong place", "policy: me\n", []string{"[1:1]", "Its place is deployments[].policy."}},
+		{"key of two places", "threshold: 1\n", []string{"[1:1]", "models[].threshold or deployments[].policy.threshold"}},
+		{"two documents", "page_size: 64\n---\npage_size: 16\n", []string{"more than one document"}},
 		{"unknown key far from all", "zzzzzzzzzzzz: 1\n", []string{"[1:1]", "tiny.yaml"}},
 		{"wrong type", "page_size: many\n", []string{"[1:12]"}},
 		{"wrong wait", "models: [{name: a, longest_wait: soon}]\n", []string{"neither auto nor a positive duration"}},

@@ -124,6 +124,9 @@ func validate(c *node.Config) error {
 	for i, d := range c.Deployments {
 		_, err := policies.New(d.Policy.Name, len(d.Models), d.Policy.Settings())
 		if err == nil {
+			err = d.Policy.Settings().Check(d.Policy.Name)
+		}
+		if err == nil {
 			continue
 		}
 		if near := nearest(d.Policy.Name, policies.Names()); errors.Is(err, policies.ErrUnknown) && near != "" {
