@@ -328,13 +328,19 @@ func normalRows(rows [][]float64) [][]float64 {
 // finest is the smallest unit that times are read in, in parts of a millisecond.
 const finest = 1_000_000_000
 
-// mostPhases bounds the ticks of a fast step where the tick is ours to choose.
-const mostPhases = 200
+// Where the tick is ours to choose and the exact one would make more than
+// manyStates, a fast step gets fewPhases to mostPhases ticks. With fewer, a ratio
+// near a simple one would become it, and steps would meet that never do.
+const (
+	manyStates = 100_000
+	fewPhases  = 20
+	mostPhases = 200
+)
 
 // unit is the largest unit that divides every given time, in milliseconds. Two
 // constant times whose unit is very small get a slightly different ratio with
-// fewer ticks: a convergent of its continued fraction, closer than any other
-// ratio as simple.
+// fewer ticks, if there is a good one: a convergent of the continued fraction,
+// closer than any other ratio as simple.
 func (in *Input) unit(jitter float64) float64 {
 	var whole int
 	add := func(ms float64) { whole = gcd(whole, int(math.Round(min(ms, 1e9)*finest))) }
@@ -353,10 +359,13 @@ func (in *Input) unit(jitter float64) float64 {
 		return unit
 	}
 	fast, slow := min(in.T[0][0], in.T[1][0]), max(in.T[0][0], in.T[1][0])
-	if fast/unit <= mostPhases {
+	if fast/unit <= mostPhases || fast/unit*float64(in.N)*float64(in.N)/2 <= manyStates {
 		return unit
 	}
-	return fast / float64(denominator(slow/fast, mostPhases))
+	if phases := denominator(slow/fast, mostPhases); phases >= fewPhases {
+		return fast / float64(phases)
+	}
+	return unit
 }
 
 // denominator is that of the last convergent of x whose denominator is at most most.

@@ -43,6 +43,8 @@ func TestSystemGrid(t *testing.T) {
 		{"own jitter of none", two + `"t":[[8],[36]],"slow_jitter":0}`, 4, []int{2, 9}, 0, 0},
 		{"own jitter counts for the unit", two + `"t":[[8],[36]],"slow_jitter":0.5}`, 0.5, []int{16, 72}, 1, 0},
 		{"one model", `{"n":2,"p":[[1]],"t":[[5.5]]}`, 5.5, []int{1}, 0, 0},
+		{"near a simple ratio", two + `"t":[[5],[5.001]],"exact":true}`, 0.001, []int{5000, 5001}, 0, 0},
+		{"near a simple ratio, many states", `{"n":32,"p":[[0.5,0.5],[1,0]],"t":[[5],[5.001]],"exact":true}`, 0.001, []int{5000, 5001}, 0, 0},
 		{"ratio by its continued fraction", two + `"t":[[1.0000001],[3.1415926]],"exact":true}`, 1.0000001 / 113, []int{113, 355}, 0, 0},
 	}
 	for _, tc := range tests {
