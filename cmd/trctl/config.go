@@ -58,6 +58,8 @@ func defaultSettings() settings {
 // fileConfig is the YAML file. A key that is absent keeps its default.
 type fileConfig struct {
 	Listen       *string           `yaml:"listen"`
+	AllowHosts   []string          `yaml:"allow_hosts"`
+	AllowOrigins []string          `yaml:"allow_origins"`
 	LogLevel     *string           `yaml:"log_level"`
 	PageSize     *int              `yaml:"page_size"`
 	KVTokens     *int              `yaml:"kv_tokens"`
@@ -148,6 +150,7 @@ func parseConfig(text []byte, dir string, s *settings) error {
 		return errors.New("there is more than one document (a line ---); one is expected")
 	}
 	overwrite(&s.Listen, f.Listen)
+	s.AllowHosts, s.AllowOrigins = f.AllowHosts, f.AllowOrigins
 	overwrite(&s.PageSize, f.PageSize)
 	overwrite(&s.KVTokens, f.KVTokens)
 	overwrite(&s.Device, f.Device)

@@ -63,6 +63,9 @@ func TestParseConfig(t *testing.T) {
 			debug := slog.LevelDebug
 			s.Listen, s.DrainTimeout, s.LogLevel, s.Workers = ":1", time.Minute, &debug, 2
 		}},
+		{"names and origins", "allow_hosts: [api.example.org]\nallow_origins: ['*']\n", func(s *settings) {
+			s.AllowHosts, s.AllowOrigins = []string{"api.example.org"}, []string{"*"}
+		}},
 		{"models alone make a deployment", "models: [{name: a, dir: d}, {name: b, dir: /e, threshold: 4, longest_wait: 30ms}]", func(s *settings) {
 			s.Models = []node.Model{{Name: "a", Dir: "/etc/d", Threshold: 1}, {Name: "b", Dir: "/e", Threshold: 4, LongestWait: 30 * time.Millisecond}}
 			s.Deployments = []node.Deployment{{Name: "default", Models: []string{"a", "b"}, Policy: node.Policy{Name: "r-stitch"}}}

@@ -45,6 +45,11 @@ type serveCmd struct {
 	nodeFlags
 	Name         *string        `placeholder:"NAME" help:"Name under which clients ask for the models together (tiny, or default)."`
 	Listen       *string        `placeholder:"ADDR" help:"Address of the public endpoint (127.0.0.1:8000)."`
+	AllowHosts   []string       `placeholder:"NAME" help:"Names, besides those of loopback, by which clients may call a server on loopback, as a proxy on this machine passes them on."`
+	AllowOrigins []string       `placeholder:"ORIGIN" help:"Origins whose web pages may use the API, such as https://chat.example.org; * allows all."`
+	MaxRows      *int           `placeholder:"N" help:"Most sequences in a step (64)."`
+	MaxQueue     *int           `placeholder:"N" help:"Most answers computed or waiting (1024)."`
+	ChunkTokens  *int           `placeholder:"N" help:"Most tokens of a prefill chunk (512)."`
 	DrainTimeout *time.Duration `placeholder:"D" help:"How long requests in flight may take to end after a stop (10s)."`
 	DryRun       bool           `help:"Print where the memory would go, and end."`
 	LogLevel     *string        `placeholder:"LEVEL" help:"debug, info, warn or error (warn on a terminal, else info)."`
@@ -100,6 +105,15 @@ func (s *serveCmd) settings() (settings, error) {
 	}
 	overwrite(&set.Listen, s.Listen)
 	overwrite(&set.DrainTimeout, s.DrainTimeout)
+	overwrite(&set.MaxRows, s.MaxRows)
+	overwrite(&set.MaxQueue, s.MaxQueue)
+	overwrite(&set.ChunkTokens, s.ChunkTokens)
+	if s.AllowHosts != nil {
+		set.AllowHosts = s.AllowHosts
+	}
+	if s.AllowOrigins != nil {
+		set.AllowOrigins = s.AllowOrigins
+	}
 	if s.LogLevel != nil {
 		if err := set.setLogLevel(*s.LogLevel); err != nil {
 			return set, usagef("--log-level: %w", err)

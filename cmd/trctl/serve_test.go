@@ -40,6 +40,12 @@ func TestServeSettings(t *testing.T) {
 			level := slog.LevelError
 			s.Listen, s.PageSize, s.KVTokens, s.Workers, s.LogLevel, s.DrainTimeout = ":1", 16, 4096, 1, &level, 2*time.Second
 		}},
+		{"bounds", []string{"--max-rows=2", "--max-queue=3", "--chunk-tokens=4"}, func(s *settings) {
+			s.MaxRows, s.MaxQueue, s.ChunkTokens = 2, 3, 4
+		}},
+		{"names and origins", []string{"--allow-hosts=a,b", "--allow-origins=https://c"}, func(s *settings) {
+			s.AllowHosts, s.AllowOrigins = []string{"a", "b"}, []string{"https://c"}
+		}},
 		{"one threshold for all", []string{"--batch-threshold=3", "--longest-wait=20ms"}, func(s *settings) {
 			for i := range s.Models {
 				s.Models[i].Threshold, s.Models[i].LongestWait = 3, 20*time.Millisecond
