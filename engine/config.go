@@ -45,6 +45,10 @@ type Config struct {
 	Progress func(model string, done, total int64)
 	// Schedule says when models start their steps.
 	Schedule schedule.Rule
+	// AutoThresholds lets the models' batching thresholds follow what is measured:
+	// Model.Threshold then holds until enough is known. It has no effect on schedules
+	// without thresholds.
+	AutoThresholds bool
 	// MaxRows bounds the sequences in a step, MaxQueue the requests that wait for admission.
 	MaxRows, MaxQueue int
 	// ChunkTokens bounds the tokens of a prefill chunk.

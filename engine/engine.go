@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sourcegraph/conc"
 	"github.com/sourcegraph/conc/pool"
 
@@ -38,6 +39,7 @@ type Engine struct {
 	// together says when the replicas start their steps; clock is the time of all.
 	together *schedule.Coordinator
 	clock    func() time.Duration
+	tunings  []*tuning
 	began    time.Time
 	// ready is closed by Run once every replica serves and has its peer links,
 	// closing when it stops.
@@ -114,10 +116,13 @@ func Load(cfg Config) (_ *Engine, err error) {
 	if e.table, err = session.NewTable(e.served, nil, time.Now()); err != nil {
 		return nil, err
 	}
+	e.tunings = e.newTunings()
 	e.session = session.Config{Logger: e.log}
 	if cfg.Metrics != nil {
-		if err := cfg.Metrics.Register(&collector{e.replicas}); err != nil {
-			return nil, fmt.Errorf("register metrics: %w", err)
+		for _, c := range []prometheus.Collector{&collector{e.replicas}, &tuneCollector{e}} {
+			if err := cfg.Metrics.Register(c); err != nil {
+				return nil, fmt.Errorf("register metrics: %w", err)
+			}
 		}
 		if e.session.Metrics, err = session.NewMetrics(cfg.Metrics, "engine"); err != nil {
 			return nil, err
@@ -314,6 +319,7 @@ func (e *Engine) Run(ctx context.Context) (err error) {
 		group.Go(func(ctx context.Context) error { return e.supervise(ctx, r) })
 	}
 	group.Go(e.awaitStart)
+	group.Go(e.tune)
 	group.Go(func(ctx context.Context) error {
 		<-ctx.Done()
 		close(e.closing)

@@ -43,6 +43,7 @@ func (s *Subservice) decodeLoop(ctx context.Context) error {
 // begin applies what has arrived and plans a step if one is due. Without a plan,
 // waiting says that it must be called again at wake if nothing happens before.
 func (s *Subservice) begin() (plan *scheduler.Plan, wake time.Duration, waiting bool, err error) {
+	s.measured.entered = s.now()
 	for _, m := range s.in.take() {
 		m.apply(s)
 	}
@@ -158,14 +159,14 @@ func (s *Subservice) complete(ctx context.Context, plan *scheduler.Plan, ticket 
 	if err := s.exec.Wait(ctx, ticket, &s.result); err != nil {
 		return fmt.Errorf("step %d: %w", plan.Batch.Step, err)
 	}
-	now := s.now()
-	s.sched.Complete(now, plan, now-began)
+	ended := s.now()
+	s.sched.Complete(ended, plan, ended-began)
 	s.route(plan)
-	others := 0.0
+	now, others := s.now(), 0.0
 	if s.member != nil {
-		others = s.member.Ended(s.now())
+		others = s.member.Ended(now)
 	}
-	s.measured.measure(plan, now-began, others)
+	s.measured.measure(plan, now-s.measured.entered, others)
 	s.publishEstimate(now)
 	return nil
 }

@@ -31,8 +31,8 @@ type Estimate struct {
 	Routed   uint64
 	To, Kept []float64
 	// Alone[b-1] is the time of a step of b sequences while no other model of the
-	// process ran, Busy[b-1] while one ran all the time. Steps with prefill chunks
-	// do not count.
+	// process ran, Busy[b-1] while one ran all the time; with what the decode loop
+	// does before and after it. Steps with prefill chunks do not count.
 	Alone, Busy []StepEstimate
 	// Live is the number of live requests of the routing group, Threshold what
 	// is in use, Step the usual time of a step.
@@ -100,6 +100,9 @@ func (t stepTimes) of(batch int) time.Duration {
 
 // estimator measures a replica.
 type estimator struct {
+	// entered is when the loop began what led to the present step. A step's time here
+	// is that of the whole turn of the loop, so that what it does besides counts.
+	entered time.Duration
 	// all are the times of all steps, alone and busy those of steps whose company
 	// was the same from begin to end.
 	all, alone, busy stepTimes

@@ -147,8 +147,9 @@ func (s *Subservice) lookUp(n int) int {
 // The table must not change any more. Nil goes back to the configured ones. Any
 // goroutine may call it.
 func (s *Subservice) SetThresholds(t *Thresholds) {
-	s.thresholds.Store(t)
-	s.in.poke()
+	if s.thresholds.Swap(t) != t {
+		s.in.poke()
+	}
 }
 
 // receiveGroup takes what another replica says of its requests.

@@ -1,0 +1,246 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/tokenrouter/tokenrouter/policies/threshold"
+	"github.com/tokenrouter/tokenrouter/worker/subservice"
+)
+
+// Group is what was measured about the routing group of a deployment.
+type Group struct {
+	Deployment string
+	// Models are the measurements by model, of the replica that has routed most.
+	Models []subservice.Estimate
+}
+
+// Groups returns what was measured about every deployment of several models.
+func (e *Engine) Groups() []Group {
+	var list []Group
+	for _, d := range e.cfg.Deployments {
+		if len(d.Models) < 2 {
+			continue
+		}
+		g := Group{Deployment: d.Name}
+		for _, name := range d.Models {
+			g.Models = append(g.Models, e.measured(d.Name, name))
+		}
+		list = append(list, g)
+	}
+	return list
+}
+
+func (e *Engine) measured(deployment, model string) subservice.Estimate {
+	var best subservice.Estimate
+	for _, r := range e.replicas {
+		sub := r.current.Load()
+		if sub == nil || r.model.cfg.Name != model {
+			continue
+		}
+		if m := sub.Estimate(); m.Deployment == deployment && (best.Deployment == "" || m.Routed > best.Routed) {
+			best = m
+		}
+	}
+	return best
+}
+
+// leastSteps is how many steps of a batch size make its time known.
+const leastSteps = 5
+
+// Input is what the threshold solver needs to know about the group at n live
+// requests. It reports false while the entry model has routed fewer than least
+// sequences, another one fewer than a tenth of that, or no time of one is known.
+func (g *Group) Input(n int, least uint64) (*threshold.Input, bool) {
+	in := &threshold.Input{N: n}
+	slowed := make([]float64, len(g.Models))
+	for i := range g.Models {
+		m := &g.Models[i]
+		enough := least
+		if i > 0 {
+			enough = least / 10
+		}
+		if m.Routed < max(1, enough) || len(m.To) != len(g.Models) {
+			return nil, false
+		}
+		in.P, in.Commit = append(in.P, shares(m.To)), append(in.Commit, m.Kept)
+		alone, busy := fit(m.Alone), fit(m.Busy)
+		slowed[i] = slowdown(m.Alone, m.Busy)
+		switch {
+		case alone != nil:
+		case busy != nil: // it never ran alone: that is how it runs
+			alone = busy
+		default:
+			return nil, false
+		}
+		in.T = append(in.T, alone.times(n))
+	}
+	for _, s := range slowed {
+		if s > 1.03 || s < 0.97 {
+			in.Speed = speeds(slowed)
+			break
+		}
+	}
+	if in.Speed == nil {
+		flatten(in.T)
+	}
+	return in, true
+}
+
+// shares makes a row add up to exactly 1.
+func shares(row []float64) []float64 {
+	out, sum := make([]float64, len(row)), 0.0
+	for _, v := range row {
+		sum += v
+	}
+	for i, v := range row {
+		out[i] = v / sum
+	}
+	return out
+}
+
+// flatten takes one value for a model whose steps take the same time whatever
+// the batch, so that the fast solver can be used.
+func flatten(t [][]float64) {
+	for _, row := range t {
+		if last := row[len(row)-1]; last > row[0]*1.05 {
+			return
+		}
+	}
+	for i, row := range t {
+		t[i] = row[(len(row)-1)/2 : (len(row)-1)/2+1]
+	}
+}
+
+// speeds is threshold.Input.Speed of models that are slowed by any other one.
+func speeds(slowed []float64) [][]float64 {
+	out := make([][]float64, len(slowed))
+	for i, s := range slowed {
+		out[i] = make([]float64, 1<<len(slowed))
+		for mask := range out[i] {
+			out[i][mask] = 1
+			if mask&^(1<<i) != 0 {
+				out[i][mask] = min(1000, max(0.001, 1/s))
+			}
+		}
+	}
+	return out
+}
+
+// slowdown is by how much steps take longer while another model runs: the mean
+// over the batch sizes that are known both ways, 1 if none is.
+func slowdown(alone, busy []subservice.StepEstimate) float64 {
+	var a, b float64
+	for i := range min(len(alone), len(busy)) {
+		if alone[i].N < leastSteps || busy[i].N < leastSteps {
+			continue
+		}
+		w := float64(min(alone[i].N, busy[i].N))
+		a += w * float64(alone[i].Mean)
+		b += w * float64(busy[i].Mean)
+	}
+	if a == 0 {
+		return 1
+	}
+	return b / a
+}
+
+// stepFit is the time of a step by batch size: measured where there is enough,
+// else on the line through what was measured. Times are in milliseconds.
+type stepFit struct {
+	known       map[int]float64
+	at0, growth float64
+}
+
+// fit is nil if nothing is known.
+func fit(list []subservice.StepEstimate) *stepFit {
+	f := &stepFit{known: map[int]float64{}}
+	var w, x, y, xx, xy float64
+	for i, e := range list {
+		if e.N < leastSteps || e.Mean <= 0 {
+			continue
+		}
+		b, t, weight := float64(i+1), float64(e.Mean)/float64(time.Millisecond), float64(min(e.N, 64))
+		f.known[i+1] = t
+		w, x, y, xx, xy = w+weight, x+weight*b, y+weight*t, xx+weight*b*b, xy+weight*b*t
+	}
+	if w == 0 {
+		return nil
+	}
+	if spread := w*xx - x*x; spread > 1e-9 {
+		f.growth = max(0, (w*xy-x*y)/spread)
+	}
+	f.at0 = (y - f.growth*x) / w
+	return f
+}
+
+// times are those of batches of 1 to n. They do not fall: a larger batch that
+// seems faster was measured in better company.
+func (f *stepFit) times(n int) []float64 {
+	out := make([]float64, n)
+	for b := 1; b <= n; b++ {
+		t, ok := f.known[b]
+		if !ok {
+			t = f.at0 + f.growth*float64(b)
+		}
+		t = max(t, 1e-3)
+		if b > 1 {
+			t = max(t, out[b-2])
+		}
+		out[b-1] = t
+	}
+	return out
+}
+
+// Predict is the throughput, in tokens a second, that the model of delayed batching
+// gives for thresholds b with n live requests.
+func Predict(ctx context.Context, in *threshold.Input, b []int) (float64, error) {
+	system, err := in.System()
+	if err != nil {
+		return 0, err
+	}
+	r, err := threshold.Evaluate(ctx, system.Case, b)
+	if err != nil {
+		return 0, err
+	}
+	if !r.Feasible {
+		return 0, fmt.Errorf("thresholds %v can deadlock with %d requests", b, in.N)
+	}
+	return r.Theta / system.Tick * 1000, nil
+}
+
+// moved says that two inputs differ enough to solve again: a probability by a
+// factor of 1.3, a time by 15 %, or more requests than the old one was for.
+func moved(old, now *threshold.Input) bool {
+	if old == nil || now.N > old.N {
+		return true
+	}
+	const rare = 0.01 // probabilities below it do not matter
+	for i, row := range now.P {
+		for j, p := range row {
+			if beyond(math.Max(p, rare), math.Max(old.P[i][j], rare), 1.3) {
+				return true
+			}
+		}
+		a, b := old.T[i], now.T[i]
+		if beyond(a[0], b[0], 1.15) || beyond(a[len(a)-1], b[len(b)-1], 1.15) {
+			return true
+		}
+		if beyond(sharedSpeed(old, i), sharedSpeed(now, i), 1.15) {
+			return true
+		}
+	}
+	return false
+}
+
+func sharedSpeed(in *threshold.Input, i int) float64 {
+	if in.Speed == nil {
+		return 1
+	}
+	return in.Speed[i][len(in.Speed[i])-1]
+}
+
+// beyond says that a and b differ by more than a factor.
+func beyond(a, b, factor float64) bool { return a > b*factor || b > a*factor }

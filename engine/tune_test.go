@@ -1,0 +1,139 @@
+package engine
+
+import (
+	"context"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/tokenrouter/tokenrouter/policies/threshold"
+	"github.com/tokenrouter/tokenrouter/worker/subservice"
+)
+
+// steps are estimates of constant times, in milliseconds by batch size; 0 means
+// not measured.
+func steps(ms ...float64) []subservice.StepEstimate {
+	var list []subservice.StepEstimate
+	for _, t := range ms {
+		e := subservice.StepEstimate{}
+		if t > 0 {
+			e = subservice.StepEstimate{N: 100, Mean: time.Duration(t * float64(time.Millisecond))}
+		}
+		list = append(list, e)
+	}
+	return list
+}
+
+func pair(p float64, alone, busy [2][]subservice.StepEstimate) *Group {
+	return &Group{Deployment: "pair", Models: []subservice.Estimate{
+		{Deployment: "pair", Routed: 5000, To: []float64{1 - p, p}, Kept: []float64{1, 0}, Alone: alone[0], Busy: busy[0]},
+		{Deployment: "pair", Routed: 5000, To: []float64{1, 0}, Kept: []float64{1, 0}, Alone: alone[1], Busy: busy[1]},
+	}}
+}
+
+// The paper's measurements give the paper's predictions.
+func TestInputOfThePaper(t *testing.T) {
+	g := pair(0.35, [2][]subservice.StepEstimate{steps(6, 6), steps(27.9, 0, 27.9)}, [2][]subservice.StepEstimate{})
+	in, ok := g.Input(4, 2000)
+	if !ok {
+		t.Fatal("not enough is known")
+	}
+	if len(in.T[0]) != 1 || len(in.T[1]) != 1 || in.Speed != nil {
+		t.Fatalf("constant times became %v, speeds %v", in.T, in.Speed)
+	}
+	in.Exact = true
+	got, err := Predict(context.Background(), in, []int{1, 3})
+	if err != nil || math.Abs(got-208) > 0.2 {
+		t.Errorf("%.1f tokens/s, %v; the paper's model says 208", got, err)
+	}
+	if _, err := Predict(context.Background(), in, []int{3, 3}); err == nil {
+		t.Error("thresholds that deadlock have a throughput")
+	}
+	if _, ok := g.Input(4, 6000); ok {
+		t.Error("5000 routed steps are 6000")
+	}
+}
+
+// Times that are not known lie on a line, do not fall, and company counts.
+func TestInputTimes(t *testing.T) {
+	g := pair(0.2,
+		[2][]subservice.StepEstimate{steps(2, 0, 4, 3.9), steps(10, 12)},
+		[2][]subservice.StepEstimate{steps(3), steps(15, 18)})
+	in, ok := g.Input(5, 1)
+	if !ok {
+		t.Fatal("not enough is known")
+	}
+	for i, row := range in.T {
+		if len(row) != 5 {
+			t.Fatalf("model %d has times %v", i, row)
+		}
+		for b := 1; b < len(row); b++ {
+			if row[b] < row[b-1] {
+				t.Errorf("model %d: times %v fall", i, row)
+			}
+		}
+	}
+	if got := in.T[1][4]; math.Abs(got-18) > 0.01 {
+		t.Errorf("a step of five takes %.2f ms, the line says 18", got)
+	}
+	for i := range in.Speed {
+		if got := in.Speed[i][3]; math.Abs(got-1/1.5) > 0.001 {
+			t.Errorf("model %d runs at %.3f in company", i, got)
+		}
+		if in.Speed[i][1<<i] != 1 {
+			t.Errorf("model %d alone runs at %.3f", i, in.Speed[i][1<<i])
+		}
+	}
+	if _, err := in.System(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMoved(t *testing.T) {
+	input := func(p, small, large float64) *threshold.Input {
+		return &threshold.Input{N: 2, P: [][]float64{{1 - p, p}, {1, 0}}, T: [][]float64{{small}, {large}}}
+	}
+	old := input(0.2, 6, 27)
+	for _, c := range []struct {
+		name string
+		now  *threshold.Input
+		want bool
+	}{
+		{"same", input(0.2, 6, 27), false},
+		{"a little", input(0.25, 6.5, 29), false},
+		{"probability", input(0.27, 6, 27), true},
+		{"probability down", input(0.15, 6, 27), true},
+		{"small time", input(0.2, 7, 27), true},
+		{"large time", input(0.2, 6, 23), true},
+	} {
+		if got := moved(old, c.now); got != c.want {
+			t.Errorf("%s: moved %t", c.name, got)
+		}
+	}
+	if !moved(nil, old) || moved(input(0.001, 6, 27), input(0.004, 6, 27)) {
+		t.Error("no old input has not moved, or a rare hand-off has")
+	}
+}
+
+// Under load thresholds are solved from what is measured, put to use, and what is
+// seen is compared with what they promise.
+func TestThresholdsFollow(t *testing.T) {
+	e := start(t, func(c *Config) { c.AutoThresholds = true })
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	list := questions(30, 120)
+	for {
+		answers(t, e, list, 4, nil)
+		s := e.ThresholdStatus()[0]
+		if s.Solved && s.Predicted != nil && s.Observed > 0 {
+			if s.Inputs == nil || len(s.B) != 2 || !threshold.Feasible(s.B, max(1, int(math.Round(s.Live)))) {
+				t.Errorf("status %+v", s)
+			}
+			t.Logf("solved in %.1f s: %+v", s.SolveTime, s)
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("not solved: %+v", s)
+		}
+	}
+}
