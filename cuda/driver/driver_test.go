@@ -3,6 +3,7 @@ package driver_test
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"unsafe"
