@@ -95,8 +95,8 @@ type Member struct {
 	state   state
 	offer   Offer
 	to      []float64 // a copy of the last Offer.To, which is its owner's
-	granted bool   // by a barrier; not started yet
-	ran     uint64 // the last Lockstep round with a step
+	granted bool      // by a barrier; not started yet
+	ran     uint64    // the last Lockstep round with a step
 	// ended says that a step has ended since the last offer.
 	ended bool
 	// Of the running step: batch, when it began, when it ought to end.

@@ -37,12 +37,12 @@ func (t *Template) Render(env Env, lim Limits) (out Text, err error) {
 
 // run is one render.
 type run struct {
-	limits            Limits
-	env               Env
-	out               *builder
-	steps, depth      int
-	made, written     int
-	captured, counter int
+	limits        Limits
+	env           Env
+	out           *builder
+	steps, depth  int
+	made, written int
+	captured      int
 }
 
 // step counts one step.
