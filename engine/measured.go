@@ -48,7 +48,7 @@ func (e *Engine) measured(deployment, model string) subservice.Estimate {
 }
 
 // leastSteps is how many steps of a batch size make its time known.
-const leastSteps = 5
+const leastSteps = 20
 
 // Input is what the threshold solver needs to know about the group at n live
 // requests. It reports false while the entry model has routed fewer than least
@@ -78,7 +78,7 @@ func (g *Group) Input(n int, least uint64) (*threshold.Input, bool) {
 		in.T = append(in.T, alone.times(n))
 	}
 	for _, s := range slowed {
-		if s > 1.03 || s < 0.97 {
+		if s > 1.03 {
 			in.Speed = speeds(slowed)
 			break
 		}
@@ -130,7 +130,8 @@ func speeds(slowed []float64) [][]float64 {
 }
 
 // slowdown is by how much steps take longer while another model runs: the mean
-// over the batch sizes that are known both ways, 1 if none is.
+// over the batch sizes that are known both ways, 1 if none is. Company does not
+// make a step faster: less than 1 is chance.
 func slowdown(alone, busy []subservice.StepEstimate) float64 {
 	var a, b float64
 	for i := range min(len(alone), len(busy)) {
@@ -144,13 +145,15 @@ func slowdown(alone, busy []subservice.StepEstimate) float64 {
 	if a == 0 {
 		return 1
 	}
-	return b / a
+	return max(1, b/a)
 }
 
-// stepFit is the time of a step by batch size: measured where there is enough,
-// else on the line through what was measured. Times are in milliseconds.
+// stepFit is the time of a step by batch size: measured where there is enough, that
+// of the smallest known batch below it, else on the line through what was measured.
+// Times are in milliseconds.
 type stepFit struct {
 	known       map[int]float64
+	least       int // the smallest batch that is known
 	at0, growth float64
 }
 
@@ -169,6 +172,8 @@ func fit(list []subservice.StepEstimate) *stepFit {
 	if w == 0 {
 		return nil
 	}
+	for f.least = 1; f.known[f.least] == 0; f.least++ {
+	}
 	if spread := w*xx - x*x; spread > 1e-9 {
 		f.growth = max(0, (w*xy-x*y)/spread)
 	}
@@ -182,7 +187,10 @@ func (f *stepFit) times(n int) []float64 {
 	out := make([]float64, n)
 	for b := 1; b <= n; b++ {
 		t, ok := f.known[b]
-		if !ok {
+		switch {
+		case b < f.least:
+			t = f.known[f.least]
+		case !ok:
 			t = f.at0 + f.growth*float64(b)
 		}
 		t = max(t, 1e-3)

@@ -36,8 +36,10 @@ type cli struct {
 	Bench      benchCmd      `cmd:"" help:"Measure speed and latency of any OpenAI-compatible server under load."`
 	Solve      solveCmd      `cmd:"" help:"Find the best batching thresholds of given models, routing and step times."`
 	Timeline   timelineCmd   `cmd:"" help:"Play a few requests under several schedules in virtual time and draw who runs when."`
+	Get        getCmd        `cmd:"" help:"Read something of a running server."`
 	Doctor     doctorCmd     `cmd:"" help:"Find out what this machine can run, and what to install."`
 	Kernels    kernelsCmd    `cmd:"" help:"CUDA kernels."`
+	Model      modelCmd      `cmd:"" help:"Inspect, compare, list and download models."`
 	VersionCmd versionCmd    `cmd:"" name:"version" help:"Show the version."`
 	Completion completionCmd `cmd:"" help:"Print a completion script for a shell."`
 	HelpCmd    helpCmd       `cmd:"" name:"help" help:"Show help for a command or a topic."`

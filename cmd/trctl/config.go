@@ -28,6 +28,8 @@ type settings struct {
 	node.Config
 	// LogLevel is nil when nobody has chosen one.
 	LogLevel *slog.Level
+	// AdminSocket is the path of the admin socket, noSocket, or empty for the default.
+	AdminSocket string
 }
 
 // logLevel is the level of the process's log. A terminal shows what was announced
@@ -52,29 +54,33 @@ func (s *settings) setLogLevel(name string) error {
 }
 
 func defaultSettings() settings {
-	return settings{Config: node.Defaults()}
+	s := settings{Config: node.Defaults()}
+	s.AutoThresholds = true
+	return s
 }
 
 // fileConfig is the YAML file. A key that is absent keeps its default.
 type fileConfig struct {
-	Listen       *string           `yaml:"listen"`
-	AllowHosts   []string          `yaml:"allow_hosts"`
-	AllowOrigins []string          `yaml:"allow_origins"`
-	LogLevel     *string           `yaml:"log_level"`
-	PageSize     *int              `yaml:"page_size"`
-	KVTokens     *int              `yaml:"kv_tokens"`
-	Device       *string           `yaml:"device"`
-	GPUs         []int             `yaml:"gpus"`
-	GPUMemory    *byteSize         `yaml:"gpu_memory"`
-	MemoryShare  *float64          `yaml:"gpu_memory_share"`
-	MaxRows      *int              `yaml:"max_rows"`
-	MaxQueue     *int              `yaml:"max_queue"`
-	ChunkTokens  *int              `yaml:"chunk_tokens"`
-	Schedule     *schedule.Rule    `yaml:"schedule"`
-	Workers      *int              `yaml:"workers"`
-	DrainTimeout *time.Duration    `yaml:"drain_timeout"`
-	Models       []fileModel       `yaml:"models"`
-	Deployments  *[]fileDeployment `yaml:"deployments"`
+	Listen         *string           `yaml:"listen"`
+	AllowHosts     []string          `yaml:"allow_hosts"`
+	AllowOrigins   []string          `yaml:"allow_origins"`
+	LogLevel       *string           `yaml:"log_level"`
+	PageSize       *int              `yaml:"page_size"`
+	KVTokens       *int              `yaml:"kv_tokens"`
+	Device         *string           `yaml:"device"`
+	GPUs           []int             `yaml:"gpus"`
+	GPUMemory      *byteSize         `yaml:"gpu_memory"`
+	MemoryShare    *float64          `yaml:"gpu_memory_share"`
+	MaxRows        *int              `yaml:"max_rows"`
+	MaxQueue       *int              `yaml:"max_queue"`
+	ChunkTokens    *int              `yaml:"chunk_tokens"`
+	Schedule       *schedule.Rule    `yaml:"schedule"`
+	Workers        *int              `yaml:"workers"`
+	AdminSocket    *string           `yaml:"admin_socket"`
+	AutoThresholds *bool             `yaml:"auto_thresholds"`
+	DrainTimeout   *time.Duration    `yaml:"drain_timeout"`
+	Models         []fileModel       `yaml:"models"`
+	Deployments    *[]fileDeployment `yaml:"deployments"`
 }
 
 type fileModel struct {
@@ -167,6 +173,7 @@ func parseConfig(text []byte, dir string, s *settings) error {
 	overwrite(&s.Workers, f.Workers)
 	overwrite(&s.Schedule, f.Schedule)
 	overwrite(&s.DrainTimeout, f.DrainTimeout)
+	overwrite(&s.AdminSocket, f.AdminSocket)
 	if f.LogLevel != nil {
 		if err := s.setLogLevel(*f.LogLevel); err != nil {
 			return fmt.Errorf("log_level: %w", err)
@@ -176,9 +183,13 @@ func parseConfig(text []byte, dir string, s *settings) error {
 		s.Models = nil
 		for _, m := range f.Models {
 			s.Models = append(s.Models, m.model(dir))
+			if m.Threshold != nil {
+				s.AutoThresholds = false
+			}
 		}
 		s.Deployments = deploymentOf(s.Models, "")
 	}
+	overwrite(&s.AutoThresholds, f.AutoThresholds)
 	if f.Deployments != nil {
 		s.Deployments = nil
 		for _, d := range *f.Deployments {

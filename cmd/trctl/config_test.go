@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/internal/node"
+	"github.com/tokenrouter/tokenrouter/worker/schedule"
 )
 
 // Every file in deploy/config must be a valid configuration.
@@ -67,8 +68,13 @@ func TestParseConfig(t *testing.T) {
 			s.AllowHosts, s.AllowOrigins = []string{"api.example.org"}, []string{"*"}
 		}},
 		{"models alone make a deployment", "models: [{name: a, dir: d}, {name: b, dir: /e, threshold: 4, longest_wait: 30ms}]", func(s *settings) {
+			s.AutoThresholds = false // one has been chosen
 			s.Models = []node.Model{{Name: "a", Dir: "/etc/d", Threshold: 1}, {Name: "b", Dir: "/e", Threshold: 4, LongestWait: 30 * time.Millisecond}}
 			s.Deployments = []node.Deployment{{Name: "default", Models: []string{"a", "b"}, Policy: node.Policy{Name: "r-stitch"}}}
+		}},
+		{"thresholds to begin with", "auto_thresholds: true\nadmin_socket: none\nschedule: adaptive\nmodels: [{name: tiny-m, threshold: 4}]", func(s *settings) {
+			s.AdminSocket, s.Schedule = noSocket, schedule.Adaptive
+			s.Models, s.Deployments = []node.Model{{Name: "tiny-m", Threshold: 4}}, nil
 		}},
 		{"one model", "models: [{name: tiny-m}]", func(s *settings) {
 			s.Models, s.Deployments = []node.Model{{Name: "tiny-m", Threshold: 1}}, nil

@@ -43,16 +43,18 @@ type nodeFlags struct {
 type serveCmd struct {
 	File string `short:"f" placeholder:"FILE" help:"Configuration file (YAML)."`
 	nodeFlags
-	Name         *string        `placeholder:"NAME" help:"Name under which clients ask for the models together (tiny, or default)."`
-	Listen       *string        `placeholder:"ADDR" help:"Address of the public endpoint (127.0.0.1:8000)."`
-	AllowHosts   []string       `placeholder:"NAME" help:"Names, besides those of loopback, by which clients may call a server on loopback, as a proxy on this machine passes them on."`
-	AllowOrigins []string       `placeholder:"ORIGIN" help:"Origins whose web pages may use the API, such as https://chat.example.org; * allows all."`
-	MaxRows      *int           `placeholder:"N" help:"Most sequences in a step (64)."`
-	MaxQueue     *int           `placeholder:"N" help:"Most answers computed or waiting (1024)."`
-	ChunkTokens  *int           `placeholder:"N" help:"Most tokens of a prefill chunk (512)."`
-	DrainTimeout *time.Duration `placeholder:"D" help:"How long requests in flight may take to end after a stop (10s)."`
-	DryRun       bool           `help:"Print where the memory would go, and end."`
-	LogLevel     *string        `placeholder:"LEVEL" help:"debug, info, warn or error (warn on a terminal, else info)."`
+	Name           *string        `placeholder:"NAME" help:"Name under which clients ask for the models together (tiny, or default)."`
+	Listen         *string        `placeholder:"ADDR" help:"Address of the public endpoint (127.0.0.1:8000)."`
+	AllowHosts     []string       `placeholder:"NAME" help:"Names, besides those of loopback, by which clients may call a server on loopback, as a proxy on this machine passes them on."`
+	AllowOrigins   []string       `placeholder:"ORIGIN" help:"Origins whose web pages may use the API, such as https://chat.example.org; * allows all."`
+	MaxRows        *int           `placeholder:"N" help:"Most sequences in a step (64)."`
+	MaxQueue       *int           `placeholder:"N" help:"Most answers computed or waiting (1024)."`
+	ChunkTokens    *int           `placeholder:"N" help:"Most tokens of a prefill chunk (512)."`
+	AdminSocket    *string        `placeholder:"PATH" help:"Unix socket for trctl get, or none (one in the user's runtime directory)."`
+	AutoThresholds *bool          `negatable:"" help:"Let batching thresholds follow what is measured (on, unless thresholds are given)."`
+	DrainTimeout   *time.Duration `placeholder:"D" help:"How long requests in flight may take to end after a stop (10s)."`
+	DryRun         bool           `help:"Print where the memory would go, and end."`
+	LogLevel       *string        `placeholder:"LEVEL" help:"debug, info, warn or error (warn on a terminal, else info)."`
 }
 
 // Run serves until a signal or until the node fails.
@@ -79,8 +81,7 @@ func (s *serveCmd) Run(ctx context.Context, p process) error {
 	return runNode(ctx, n, func(ctx context.Context, n *node.Node) error {
 		bars.end()
 		announce(p.out, &set.Config, n.Addr())
-		<-ctx.Done()
-		return nil
+		return serveAdmin(ctx, set.AdminSocket, n.Admin(), set.Logger)
 	})
 }
 
@@ -105,6 +106,11 @@ func (s *serveCmd) settings() (settings, error) {
 	}
 	overwrite(&set.Listen, s.Listen)
 	overwrite(&set.DrainTimeout, s.DrainTimeout)
+	overwrite(&set.AdminSocket, s.AdminSocket)
+	if len(s.BatchThreshold) > 0 {
+		set.AutoThresholds = false
+	}
+	overwrite(&set.AutoThresholds, s.AutoThresholds)
 	overwrite(&set.MaxRows, s.MaxRows)
 	overwrite(&set.MaxQueue, s.MaxQueue)
 	overwrite(&set.ChunkTokens, s.ChunkTokens)
@@ -248,8 +254,15 @@ func modelNamed(item string) (node.Model, error) {
 	if err != nil {
 		return m, err
 	}
-	if entry, err := all.Find(item); err == nil {
+	entry, err := all.Find(item)
+	if err == nil {
 		m.Name = entry.Name
+	}
+	if dir, pulled := pulledDir(item); pulled {
+		m.Name, m.Dir = filepath.Base(m.Name), dir
+		return m, nil
+	}
+	if err == nil {
 		return m, nil
 	}
 	if strings.ContainsRune(item, filepath.Separator) {

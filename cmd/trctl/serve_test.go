@@ -50,10 +50,16 @@ func TestServeSettings(t *testing.T) {
 			for i := range s.Models {
 				s.Models[i].Threshold, s.Models[i].LongestWait = 3, 20*time.Millisecond
 			}
+			s.AutoThresholds = false // one has been chosen
 		}},
 		{"a threshold each", []string{"--batch-threshold=1,4", "--longest-wait=auto,1s"}, func(s *settings) {
 			s.Models[1].Threshold, s.Models[1].LongestWait = 4, time.Second
+			s.AutoThresholds = false
 		}},
+		{"a threshold to begin with", []string{"--batch-threshold=2", "--auto-thresholds", "--admin-socket=/run/x"}, func(s *settings) {
+			s.Models[0].Threshold, s.Models[1].Threshold, s.AdminSocket = 2, 2, "/run/x"
+		}},
+		{"fixed thresholds", []string{"--no-auto-thresholds"}, func(s *settings) { s.AutoThresholds = false }},
 		{"other policy has no threshold", []string{"--policy=random"}, func(s *settings) {
 			s.Deployments[0].Policy = node.Policy{Name: "random"}
 		}},

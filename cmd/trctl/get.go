@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"text/tabwriter"
+
+	"github.com/tokenrouter/tokenrouter/engine"
+	"github.com/tokenrouter/tokenrouter/internal/node"
+)
+
+// maxAdminAnswer bounds an answer of the admin endpoint.
+const maxAdminAnswer = 4 << 20
+
+type getCmd struct {
+	Thresholds getThresholdsCmd `cmd:"" help:"Batching thresholds: what they were solved from, what they promise and what is seen."`
+}
+
+// getFlags are what all kinds of get have.
+type getFlags struct {
+	AdminSocket string `placeholder:"PATH" help:"Admin socket of the server (that of this user's server)."`
+	Output      string `short:"o" env:"TRCTL_GET_OUTPUT" enum:"text,json" default:"text" help:"Output format: ${enum}."`
+}
+
+type getThresholdsCmd struct{ getFlags }
+
+// Run asks the server and prints its answer.
+func (g *getThresholdsCmd) Run(ctx context.Context, p process) error {
+	ctx, stop := untilSignal(ctx)
+	defer stop()
+	var answer node.Thresholds
+	if err := g.fetch(ctx, node.ThresholdsPath, &answer); err != nil {
+		return err
+	}
+	if g.Output == "json" {
+		return writeJSON(p, answer)
+	}
+	if len(answer.Deployments) == 0 {
+		_, err := fmt.Fprintln(p.out, "The server has no deployment of several models.")
+		return err
+	}
+	for i := range answer.Deployments {
+		if err := writeThresholds(p.out, &answer.Deployments[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fetch reads a JSON answer of the admin endpoint.
+func (g *getFlags) fetch(ctx context.Context, path string, to any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://admin"+path, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := adminClient(g.AdminSocket).Do(req)
+	if err != nil {
+		return &serverError{fmt.Errorf("%w (does trctl serve run here, with this admin socket?)", err)}
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAdminAnswer))
+	if err != nil {
+		return &serverError{fmt.Errorf("read the answer: %w", err)}
+	}
+	if resp.StatusCode != http.StatusOK {
+		return &serverError{fmt.Errorf("the server answers %s", resp.Status)}
+	}
+	if err := json.Unmarshal(body, to); err != nil {
+		return &serverError{fmt.Errorf("read the answer: %w", err)}
+	}
+	return nil
+}
+
+// writeThresholds prints the thresholds of a deployment for people.
+func writeThresholds(w io.Writer, s *engine.GroupStatus) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	how := "as configured"
+	switch {
+	case s.Auto && !s.Solved:
+		how = "automatic, not solved yet"
+	case s.Auto && !s.TableInUse:
+		how = "automatic; the best ones promise no gain over these"
+	case s.Auto:
+		how = "automatic"
+	}
+	fmt.Fprintf(t, "deployment\t%s\nschedule\t%s\n", s.Deployment, s.Schedule)
+	fmt.Fprintf(t, "thresholds\t%s for %.1f live requests, %s\n", setting(s.B), s.Live, how)
+	if s.SolvedAgo != nil {
+		fmt.Fprintf(t, "solved\t%.0f s ago, in %.1f s\n", *s.SolvedAgo, s.SolveTime)
+	}
+	fmt.Fprintf(t, "observed\t%.1f tokens/s\n", s.Observed)
+	if s.Predicted != nil {
+		fmt.Fprintf(t, "predicted\t%.1f tokens/s\n", *s.Predicted)
+	}
+	if s.Difference != nil {
+		fmt.Fprintf(t, "difference\t%+.1f %%\n", 100**s.Difference)
+	}
+	for i, m := range s.Models {
+		fmt.Fprintf(t, "%s\t%d routed steps", m, s.Routed[i])
+		if in := s.Inputs; in != nil {
+			for k, to := range s.Models {
+				fmt.Fprintf(t, ", %.1f %% to %s", 100*in.P[i][k], to)
+			}
+			fmt.Fprintf(t, "; a step takes %s ms", short(in.T[i][0]))
+			if n := len(in.T[i]); n > 1 {
+				fmt.Fprintf(t, ", %s ms with %d", short(in.T[i][n-1]), n)
+			}
+			if in.Speed != nil {
+				fmt.Fprintf(t, ", %.2f times as long in company", 1/in.Speed[i][len(in.Speed[i])-1])
+			}
+		}
+		fmt.Fprintln(t)
+	}
+	if len(s.Table) > 0 {
+		fmt.Fprint(t, "table\t")
+		for n, b := range s.Table {
+			fmt.Fprintf(t, "%d: %s  ", n+1, setting(b))
+		}
+		fmt.Fprintln(t)
+	}
+	return t.Flush()
+}
