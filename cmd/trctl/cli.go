@@ -35,6 +35,8 @@ type cli struct {
 	Eval       evalCmd       `cmd:"" help:"Measure accuracy, large share and speed on problems with known answers."`
 	Bench      benchCmd      `cmd:"" help:"Measure speed and latency of any OpenAI-compatible server under load."`
 	Solve      solveCmd      `cmd:"" help:"Find the best batching thresholds of given models, routing and step times."`
+	BenchStep  benchStepCmd  `cmd:"" name:"bench-step" help:"Measure single steps of a model on this machine, beside what the hardware allows."`
+	Sweep      sweepCmd      `cmd:"" help:"Measure or simulate throughput over batching thresholds and schedules, beside what the model of delayed batching predicts."`
 	Timeline   timelineCmd   `cmd:"" help:"Play a few requests under several schedules in virtual time and draw who runs when."`
 	Get        getCmd        `cmd:"" help:"Read something of a running server."`
 	Doctor     doctorCmd     `cmd:"" help:"Find out what this machine can run, and what to install."`

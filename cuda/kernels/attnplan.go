@@ -34,6 +34,7 @@ func (p *AttnPlan) Add(token, n, pos, slot int) {
 			p.Items = append(p.Items, it)
 			continue
 		}
+		it.Combine = int32(len(p.Combines))
 		p.Combines = append(p.Combines, AttnCombine{Token: it.Token, NTok: it.NTok, Partial: int32(p.used), NChunks: int32(chunks)})
 		for c := range chunks {
 			it.Chunk, it.ChunkEnd, it.Partial = int32(c), int32(c+1), int32(p.used+c)

@@ -35,14 +35,18 @@ func runHead(r *rig, rows [][]float32, samples []kernels.Sample) head {
 		if samples[i].Given == 0 {
 			samples[i].Given = -1
 		}
+		samples[i].Slot = -1
 	}
 	p := kernels.LogitstatsParams{
 		Head: r.head(kernels.StepHead{Samples: int32(n)}), Samples: cudatest.Put(r.tb, r.Device, samples),
 		Logits: cudatest.Put(r.tb, r.Device, flat), Stats: cudatest.Make[kernels.Stat](r.tb, r.Device, n),
 		Top: cudatest.Make[kernels.TopEntry](r.tb, r.Device, n*kernels.MaxTop), Ld: int32(v + headPad),
 	}
+	p.Parts = cudatest.Make[kernels.LogitPart](r.tb, r.Device, n*kernels.LogitParts)
+	r.ok(r.set.LogitPart(r.Stream, &kernels.LogitpartParams{Head: p.Head, Logits: p.Logits, Parts: p.Parts, Ld: p.Ld}, n+1))
 	r.ok(r.set.LogitStats(r.Stream, &p, n+1))
-	r.ok(r.set.Sample(r.Stream, &kernels.SampleParams{Head: p.Head, Samples: p.Samples, Logits: p.Logits, Stats: p.Stats, Ld: p.Ld}, n+1))
+	last := cudatest.Make[int32](r.tb, r.Device, 1)
+	r.ok(r.set.Sample(r.Stream, &kernels.SampleParams{Head: p.Head, Samples: p.Samples, Logits: p.Logits, Stats: p.Stats, Last: last, Ld: p.Ld}, n+1))
 	return head{cudatest.Get[kernels.Stat](r.tb, r.Device, p.Stats, n), cudatest.Get[kernels.TopEntry](r.tb, r.Device, p.Top, n*kernels.MaxTop)}
 }
 

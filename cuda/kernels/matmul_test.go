@@ -10,8 +10,23 @@ import (
 	"github.com/tokenrouter/tokenrouter/cuda/ref"
 )
 
-// product runs one of the two kernels over a batch and returns y with its padding columns.
-func product(r *rig, launch func(*driver.Stream, *kernels.MatmulParams, int) error, w, x []uint16, n, k, tokens, pad int) []float32 {
+// matmul is a product of package kernels.
+type matmul func(*driver.Stream, *kernels.MatmulParams, int) error
+
+// products lists them by name.
+func products(s *kernels.Set) map[string]matmul {
+	out := map[string]matmul{"gemv": s.Gemv}
+	for name, form := range forms {
+		out["slim "+name] = func(st *driver.Stream, p *kernels.MatmulParams, tokens int) error { return s.Slim(st, p, tokens, form) }
+		out["tile "+name] = func(st *driver.Stream, p *kernels.MatmulParams, tokens int) error { return s.Tile(st, p, tokens, form) }
+	}
+	return out
+}
+
+var forms = map[string]kernels.SlimForm{"deep": kernels.SlimDeep, "wide": kernels.SlimWide, "thin": kernels.SlimThin}
+
+// product runs one of the kernels over a batch and returns y with its padding columns.
+func product(r *rig, launch matmul, w, x []uint16, n, k, tokens, pad int) []float32 {
 	r.tb.Helper()
 	p := kernels.MatmulParams{
 		Count: cudatest.Put(r.tb, r.Device, []int32{int32(tokens)}), W: cudatest.Put(r.tb, r.Device, w),
@@ -41,8 +56,12 @@ func TestMatmul(t *testing.T) {
 			}
 		}
 		want := ref.Matmul(ref.WidenAll(w), ref.WidenAll(x[:longest*k]), n, k)
-		for name, launch := range map[string]func(*driver.Stream, *kernels.MatmulParams, int) error{"gemv": r.set.Gemv, "gemm": r.set.Gemm} {
-			var alone []float32 // first token of the first batch that has one
+		alone := map[string][]float32{} // first token of the first batch that has one, by the kernels that share their bits
+		for name, launch := range products(r.set) {
+			family := map[string]string{"gemv": "gemv", "slim deep": "8", "tile deep": "8"}[name]
+			if family == "" {
+				family = "4"
+			}
 			for _, count := range tokens {
 				if count > longest {
 					continue
@@ -62,10 +81,10 @@ func TestMatmul(t *testing.T) {
 						t.Fatalf("%s N=%d K=%d T=%d token %d: %s", name, n, k, count, tok, msg)
 					}
 				}
-				if count > 0 && alone == nil {
-					alone = slices.Clone(y[:n])
+				if count > 0 && alone[family] == nil {
+					alone[family] = slices.Clone(y[:n])
 				}
-				if count > 0 && !slices.Equal(alone, y[:n]) {
+				if count > 0 && !slices.Equal(alone[family], y[:n]) {
 					t.Errorf("%s N=%d K=%d: the bits of token 0 depend on T=%d", name, n, k, count)
 				}
 			}
@@ -82,8 +101,50 @@ func TestMatmulRefuses(t *testing.T) {
 	} {
 		p := good
 		change(&p)
-		if r.set.Gemv(r.Stream, &p, 1) == nil || r.set.Gemm(r.Stream, &p, 1) == nil {
+		if r.set.Gemv(r.Stream, &p, 1) == nil || r.set.Slim(r.Stream, &p, 1, kernels.SlimDeep) == nil || r.set.Tile(r.Stream, &p, 1, kernels.SlimWide) == nil {
 			t.Errorf("%s: launched", name)
+		}
+	}
+}
+
+// The products that end in the gate against the plain ones and silumul, bit for bit.
+func TestGate(t *testing.T) {
+	r := newRig(t, odd)
+	const n = 1032 // F of odd
+	for _, k := range []int{8, 136, 520} {
+		w, x := cudatest.Put(t, r.Device, cudatest.BF16s(1, 2*n*k, 1)), cudatest.BF16s(2, 40*k, 1)
+		plain := products(r.set)
+		gates := map[string]matmul{"gemv": r.set.GemvGate}
+		for name, form := range map[string]kernels.SlimForm{"slim deep": kernels.SlimDeep, "slim wide": kernels.SlimWide, "slim thin": kernels.SlimThin} {
+			gates[name] = func(st *driver.Stream, p *kernels.MatmulParams, tokens int) error {
+				return r.set.SlimGate(st, p, tokens, form)
+			}
+		}
+		for name, gate := range gates {
+			for _, tokens := range []int{1, 2, 7, 9, 33} {
+				if r.Simulated && tokens*k > 1200 {
+					continue
+				}
+				head := r.head(kernels.StepHead{Tokens: int32(tokens)})
+				p := kernels.MatmulParams{
+					Count: head + kernels.HeadTokens, W: w, X: cudatest.Put(t, r.Device, x[:tokens*k]), Y: cudatest.Make[float32](t, r.Device, tokens*2*n),
+					N: 2 * n, K: int32(k), LdY: 2 * n,
+				}
+				r.ok(plain[name](r.Stream, &p, tokens))
+				s := kernels.SilumulParams{Head: head, GU: p.Y, Out: cudatest.Make[uint16](t, r.Device, tokens*n)}
+				r.ok(r.set.Silumul(r.Stream, &s, tokens))
+				p.Y, p.LdY = cudatest.Make[uint16](t, r.Device, (tokens+1)*n), n
+				r.ok(gate(r.Stream, &p, tokens+1))
+				got, want := cudatest.Get[uint16](t, r.Device, p.Y, (tokens+1)*n), cudatest.Get[uint16](t, r.Device, s.Out, tokens*n)
+				if !slices.Equal(got[:tokens*n], want) {
+					t.Errorf("%s K=%d T=%d: the gate differs from silumul", name, k, tokens)
+				}
+				for _, v := range got[tokens*n:] {
+					if v != 0xffff {
+						t.Fatalf("%s K=%d T=%d: a padding row was written", name, k, tokens)
+					}
+				}
+			}
 		}
 	}
 }

@@ -4,8 +4,8 @@ import "github.com/tokenrouter/tokenrouter/cuda/driver"
 
 // StepHead is the start of a step's descriptor; see params.cuh.
 type StepHead struct {
-	Step                                               uint64
-	Tokens, Samples, Items, Combines, Patches, Padding int32
+	Step                                            uint64
+	Tokens, Samples, Items, Combines, Patches, Ring int32
 }
 
 // Offsets of the counts in StepHead, for kernels that take the address of one count.
@@ -19,7 +19,7 @@ type Patch struct{ Slot, Index, Page int32 }
 
 // AttnItem is one tile of queries over a range of key chunks; see params.cuh.
 type AttnItem struct {
-	Token, NTok, Pos, Slot, Chunk, ChunkEnd, Partial, Padding int32
+	Token, NTok, Pos, Slot, Chunk, ChunkEnd, Partial, Combine int32
 }
 
 // AttnCombine merges the partials of one tile.
@@ -43,7 +43,7 @@ type Sample struct {
 	Repetition     float32
 	Frequency      float32
 	Presence       float32
-	Padding        int32
+	Slot           int32
 }
 
 // Adjust is what applies to one id's logit at one sampled position; see params.cuh.
@@ -58,6 +58,12 @@ type Adjust struct {
 const (
 	AdjustSeen   = 1
 	AdjustBanned = 2
+)
+
+// Values of a token's source in the descriptor.
+const (
+	SourceGiven = 0
+	SourceLast  = 1
 )
 
 // Bits of Sample.Want.
@@ -86,9 +92,9 @@ type TopEntry struct {
 
 // PrepParams mirrors struct PrepParams.
 type PrepParams struct {
-	In, Out, Table, Slots                                            driver.Ptr
-	IDsAt, PosAt, OwnerAt, PatchesAt, ItemsAt, CombinesAt, SamplesAt int32
-	MaxPages, PageSize, Padding                                      int32
+	In, Out, Table, Slots, Turn, Last                                          driver.Ptr
+	IDsAt, SourceAt, PosAt, OwnerAt, PatchesAt, ItemsAt, CombinesAt, SamplesAt int32
+	MaxPages, PageSize, EntryBytes, Ring                                       int32
 }
 
 // EmbedParams mirrors struct EmbedParams.
@@ -110,13 +116,10 @@ type QkvpostParams struct {
 
 // AttnParams mirrors struct AttnParams.
 type AttnParams struct {
-	Head, Items, Q, Cache, Table, Out, PartO, PartML driver.Ptr
-	MaxPages                                         int32
-	Scale                                            float32
+	Head, Items, Q, Cache, Table, Out, PartO, PartML, Combines, Arrived driver.Ptr
+	MaxPages                                                            int32
+	Scale                                                               float32
 }
-
-// CombineParams mirrors struct CombineParams.
-type CombineParams struct{ Head, Combines, PartO, PartML, Out driver.Ptr }
 
 // MatmulParams mirrors struct MatmulParams.
 type MatmulParams struct {
@@ -127,22 +130,37 @@ type MatmulParams struct {
 // SilumulParams mirrors struct SilumulParams.
 type SilumulParams struct{ Head, GU, Out driver.Ptr }
 
+// LogitPart is the device's result for a part of a row of logits; LogitParts is their number.
+type LogitPart struct {
+	Max, Second, Sum, Weighted float32
+	ArgMax, Bad                int32
+}
+
+// LogitParts is the number of parts of a row.
+const LogitParts = 32
+
+// LogitpartParams mirrors struct LogitpartParams.
+type LogitpartParams struct {
+	Head, Logits, Parts driver.Ptr
+	Ld, First           int32
+}
+
 // LogitstatsParams mirrors struct LogitstatsParams.
 type LogitstatsParams struct {
-	Head, Samples, Logits, Stats, Top driver.Ptr
-	Ld, First                         int32
+	Head, Samples, Logits, Parts, Stats, Top driver.Ptr
+	Ld, First                                int32
 }
 
 // AdjustParams mirrors struct AdjustParams.
 type AdjustParams struct {
 	Head, Samples, Adjusts, Saved, Logits, Stats driver.Ptr
-	Ld, First, Settle, Padding                   int32
+	Ld, First, Settle, RingEntries               int32
 }
 
 // SampleParams mirrors struct SampleParams.
 type SampleParams struct {
-	Head, Samples, Logits, Stats driver.Ptr
-	Ld, First                    int32
+	Head, Samples, Logits, Stats, Last driver.Ptr
+	Ld, First                          int32
 }
 
 // ScoreParams mirrors struct ScoreParams.
@@ -157,6 +175,7 @@ type PublishParams struct {
 	Head, Samples, Stats, Top, Hidden, Logits driver.Ptr
 	OutStats, OutTop, OutHidden, OutLogits    driver.Ptr
 	OutStep, Arrived                          driver.Ptr
+	RingBytes                                 uint64
 	C, V, Ld, First                           int32
 }
 

@@ -19,10 +19,24 @@ type Set struct {
 	Dims    Dims
 	modules []*driver.Module
 
-	adjust, attn, combine, convert, embed, hashfill, stats, prep, publish, qkvpost, rmsnorm, sample, score, silumul *driver.Function
+	adjust, attn, convert, embed, hashfill, part, stats, prep, publish, qkvpost, rmsnorm, sample, score, silumul *driver.Function
 
-	gemv [len(gemvWidths)]*driver.Function
-	gemm [len(gemmShapes)]*driver.Function
+	gemv     [len(gemvWidths)]*driver.Function
+	gemvGate [len(gemvWidths)]*driver.Function
+	slim     [2][slimForms][slimWidths]*driver.Function // plain and gate
+	tile     [2][len(tilePasses)]*driver.Function
+
+	// overlapped launches with the attribute of programmatic dependent launch.
+	overlapped bool
+}
+
+// Overlapped returns the same kernels, launched so that a kernel may begin while the one before it ends. The device is
+// of compute capability 9.0 or later. All kernels wait for their predecessors before they use their results. The
+// returned Set lives as long as s, which is the one to close.
+func (s *Set) Overlapped() *Set {
+	o := *s
+	o.overlapped, o.modules = true, nil
+	return &o
 }
 
 // Load builds the kernels for a model's dimensions and loads them. The context's device gives the architecture.
@@ -66,14 +80,24 @@ func Load(ctx context.Context, device *driver.Context, b Builder, d Dims) (_ *Se
 // places lists where the functions go, in the order of Variants.
 func (s *Set) places() []**driver.Function {
 	out := []**driver.Function{
-		&s.attn, &s.combine, &s.embed, &s.stats, &s.qkvpost, &s.rmsnorm, &s.sample, &s.score, &s.silumul,
+		&s.attn, &s.embed, &s.part, &s.stats, &s.qkvpost, &s.rmsnorm, &s.sample, &s.score, &s.silumul,
 		&s.adjust, &s.convert, &s.hashfill, &s.prep, &s.publish,
 	}
 	for i := range s.gemv {
 		out = append(out, &s.gemv[i])
 	}
-	for i := range s.gemm {
-		out = append(out, &s.gemm[i])
+	for i := range s.gemvGate {
+		out = append(out, &s.gemvGate[i])
+	}
+	for gate := range s.slim {
+		for form := range s.slim[gate] {
+			for width := range s.slim[gate][form] {
+				out = append(out, &s.slim[gate][form][width])
+			}
+		}
+		for i := range s.tile[gate] {
+			out = append(out, &s.tile[gate][i])
+		}
 	}
 	return out
 }

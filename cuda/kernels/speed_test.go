@@ -2,7 +2,9 @@ package kernels_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/tokenrouter/tokenrouter/cuda/cublaslt"
 	"github.com/tokenrouter/tokenrouter/cuda/cudatest"
@@ -11,18 +13,26 @@ import (
 	"github.com/tokenrouter/tokenrouter/cuda/tensor"
 )
 
-// BenchmarkMatmul compares the three products on the shapes of the 0.6B and 32B models. Each launch reads other weights,
-// 400 MB in all, so that the cache holds none of them. Metric: weight bytes a second.
+// BenchmarkMatmul compares the products on the shapes of the 0.6B, 8B and 32B models, in a graph of many launches that read
+// other weights each, 400 MB in all, so that the cache holds none of them. Metric: weight bytes a second.
 func BenchmarkMatmul(b *testing.B) {
 	r := newRig(b, tiny)
 	if r.Simulated {
 		b.Skip("skip: no CUDA driver")
 	}
 	m := newMatmulBench(r)
-	for _, s := range [][2]int{{4096, 1024}, {6144, 1024}, {1024, 3072}, {10240, 5120}, {51200, 5120}, {5120, 25600}, {151680, 1024}} {
-		for _, tokens := range []int{1, 4, 8, 16, 64, 256} {
-			for _, kind := range []string{"gemv", "gemm", "cublaslt"} {
-				if kind == "gemv" && tokens > 16 || kind == "cublaslt" && m.blas == nil {
+	for _, s := range [][2]int{
+		{4096, 1024}, {1024, 2048}, {6144, 1024}, {1024, 3072}, {151680, 1024},
+		{6144, 4096}, {4096, 4096}, {24576, 4096}, {4096, 12288}, {151680, 4096},
+		{10240, 5120}, {5120, 8192}, {51200, 5120}, {5120, 25600},
+	} {
+		for _, tokens := range benchTokens {
+			if tokens*s[0] > 2048*51200 {
+				continue // larger than y
+			}
+			for _, kind := range []string{"gemv", "deep", "wide", "thin", "tile", "cublaslt"} {
+				slim := kind == "deep" || kind == "wide" || kind == "thin"
+				if kind == "gemv" && tokens > 2 || slim && tokens > kernels.MaxSlim || kind == "cublaslt" && m.blas == nil || kind == "tile" && tokens < 64 {
 					continue
 				}
 				b.Run(fmt.Sprintf("n=%d,k=%d/T=%d/%s", s[0], s[1], tokens, kind), func(b *testing.B) { m.run(b, kind, s[0], s[1], tokens) })
@@ -35,27 +45,37 @@ func BenchmarkMatmul(b *testing.B) {
 	r.ok(r.Context.Free(m.weights))
 }
 
+var benchTokens = []int{1, 2, 4, 8, 16, 32, 64, 256, 2048}
+
 // matmulBench has the operands of all shapes.
 type matmulBench struct {
 	r       *rig
+	set     *kernels.Set
 	blas    *cublaslt.Handle
-	weights driver.Ptr // 400 MB
-	x, y    driver.Ptr // [256][25600] bf16, [256][151680] f32
+	weights driver.Ptr
+	x, y    driver.Ptr // [2048][25600] bf16, [2048][51200] f32
 	counts  map[int]driver.Ptr
 	space   cublaslt.Workspace
 }
 
-const benchBytes = 400_000_000
+// The weights of a graph's launches together, and the memory for the largest matrix.
+const (
+	benchBytes  = 400_000_000
+	benchMatrix = 151680 * 4096 * 2
+)
 
 func newMatmulBench(r *rig) *matmulBench {
-	m := &matmulBench{r: r, counts: map[int]driver.Ptr{}}
+	m := &matmulBench{r: r, set: r.set, counts: map[int]driver.Ptr{}}
 	var err error
-	m.weights, err = r.Context.Alloc(benchBytes)
+	m.weights, err = r.Context.Alloc(benchMatrix)
 	r.ok(err)
-	r.ok(r.Stream.Set8(m.weights, 0, benchBytes))
-	m.x, m.y = cudatest.Put(r.tb, r.Device, cudatest.BF16s(1, 256*25600, 1)), cudatest.Make[float32](r.tb, r.Device, 256*151680)
-	for _, n := range []int{1, 4, 8, 16, 64, 256} {
+	r.ok(r.Stream.Set8(m.weights, 0, benchMatrix))
+	m.x, m.y = cudatest.Put(r.tb, r.Device, cudatest.BF16s(1, 2048*25600, 1)), cudatest.Make[float32](r.tb, r.Device, 2048*51200)
+	for _, n := range benchTokens {
 		m.counts[n] = cudatest.Put(r.tb, r.Device, []int32{int32(n)})
+	}
+	if major, _, err := r.Context.Device().ComputeCapability(); err == nil && major >= 9 {
+		m.set = r.set.Overlapped()
 	}
 	if r.Blas != nil {
 		m.blas, err = r.Blas.NewHandle(r.Context, 32<<20)
@@ -72,38 +92,59 @@ func (m *matmulBench) run(b *testing.B, kind string, n, k, tokens int) {
 	view := func(p driver.Ptr, d tensor.DType, dims ...int) tensor.View {
 		return tensor.View{Ptr: uint64(p), Shape: tensor.Of(dims...), DType: d}
 	}
-	one := func(i int) error {
+	each := graphed(b, m.r, max(copies, 4), func(i int) error {
 		p.W = m.weights + driver.Ptr(i%copies*size)
 		switch kind {
 		case "gemv":
-			return m.r.set.Gemv(m.r.Stream, &p, tokens)
-		case "gemm":
-			return m.r.set.Gemm(m.r.Stream, &p, tokens)
+			return m.set.Gemv(m.r.Stream, &p, tokens)
+		case "tile":
+			return m.set.Tile(m.r.Stream, &p, tokens, kernels.SlimDeep)
+		case "cublaslt":
+			return m.blas.Matmul(m.r.Stream, view(p.Y, tensor.F32, tokens, n), view(p.X, tensor.BF16, tokens, k), view(p.W, tensor.BF16, n, k), false, m.space)
 		}
-		return m.blas.Matmul(m.r.Stream, view(p.Y, tensor.F32, tokens, n), view(p.X, tensor.BF16, tokens, k), view(p.W, tensor.BF16, n, k), false, m.space)
-	}
-	each := timed(b, m.r, one)
+		return m.set.Slim(m.r.Stream, &p, tokens, forms[kind])
+	})
 	b.ReportMetric(float64(size)/each/1e9, "GB/s")
 	b.ReportMetric(2*float64(n)*float64(k)*float64(tokens)/each/1e12, "TFLOP/s")
 }
 
-// timed repeats launches back to back and returns seconds for one.
-func timed(b *testing.B, r *rig, one func(i int) error) float64 {
-	const launches = 50
-	if err := one(0); err != nil { // plans, outside the clock
-		b.Fatal(err)
-	}
+// graphed captures launches in a graph, replays it b.N times and returns the median of the seconds for one launch, by the
+// device's clock.
+func graphed(b *testing.B, r *rig, launches int, one func(i int) error) float64 {
+	b.Helper()
+	r.ok(one(0)) // libraries load their kernels at the first call
 	r.Wait(b)
-	b.ResetTimer()
-	for range b.N {
+	graph, err := r.Stream.Capture(driver.CaptureRelaxed, func() error {
 		for i := range launches {
 			if err := one(i); err != nil {
-				b.Fatal(err)
+				return err
 			}
 		}
-		r.Wait(b)
+		return nil
+	})
+	r.ok(err)
+	var events [2]*driver.Event
+	for i := range events {
+		events[i], err = r.Context.NewEvent(driver.EventOptions{Timing: true})
+		r.ok(err)
 	}
-	each := b.Elapsed().Seconds() / float64(b.N*launches)
+	r.ok(graph.Launch(r.Stream))
+	var times []time.Duration
+	for b.Loop() {
+		r.ok(events[0].Record(r.Stream))
+		r.ok(graph.Launch(r.Stream))
+		r.ok(events[1].Record(r.Stream))
+		r.ok(events[1].Wait())
+		t, err := events[1].Since(events[0])
+		r.ok(err)
+		times = append(times, t)
+	}
+	r.ok(graph.Close())
+	for _, e := range events {
+		r.ok(e.Close())
+	}
+	slices.Sort(times)
+	each := times[len(times)/2].Seconds() / float64(launches)
 	b.ReportMetric(each*1e6, "µs/op")
 	return each
 }
@@ -121,7 +162,7 @@ func BenchmarkAttention(b *testing.B) {
 		for _, rows := range [][]attnRow{repeat(1, 1000, 1), repeat(8, 1000, 1), repeat(32, 1000, 1), repeat(1, 4000, 1), repeat(16, 1000, 10), {{0, 1000}}} {
 			l := newAttnCase(d, 1, rows).prepare(r, 1024)
 			b.Run(fmt.Sprintf("%s/rows=%d,pos=%d,q=%d", name, len(rows), rows[0].pos, rows[0].n), func(b *testing.B) {
-				each := timed(b, r, func(int) error {
+				each := graphed(b, r, 20, func(int) error {
 					l.launch(r)
 					return nil
 				})

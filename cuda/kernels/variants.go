@@ -72,35 +72,64 @@ type Variant struct {
 	MaxRegisters int
 }
 
-// gemvWidths are the tokens for each reading of the weights; the last is the most that gemv is used for.
-var gemvWidths = [...]int{1, 2, 4, 8}
+// gemvWidths are the tokens for each reading of the weights. Beyond them, slim is the better product.
+var gemvWidths = [...]int{1, 2}
 
 // gemvRows are the rows of a warp of gemv.
 const gemvRows = 2
 
-// MaxGemv is the largest number of tokens for which gemv is the better product.
-const MaxGemv = 8
+// SlimForm is how a block of slim is cut. Forms with the same number of warps give the same bits.
+type SlimForm int
 
-// gemmShapes are {M, N, W} of gemm: small for few tokens, large for many. Both give the same bits.
-var gemmShapes = [...][3]int{{1, 1, 4}, {4, 4, 2}}
+const (
+	// SlimDeep has many warps along K and few rows: for matrices with few rows.
+	SlimDeep SlimForm = iota
+	// SlimWide has more rows, which share the tokens.
+	SlimWide
+	// SlimThin has few of both, and a long ring.
+	SlimThin
+	slimForms
+)
 
-func gemvVariant(width int) Variant {
-	unroll := 4
-	if width >= 4 {
-		unroll = 2
-	}
-	return Variant{"gemv", defines("GEMV_T", width, "GEMV_R", gemvRows, "GEMV_U", unroll), 128}
+// slimWidths is the number of widths of slim: 8, 16 and 32 tokens.
+const slimWidths = 3
+
+// MaxSlim is the widest that slim is.
+const MaxSlim = 8 << (slimWidths - 1)
+
+type slimShape struct{ rows, warps, stages int } // rows in tiles of 16
+
+// slimShapes by form and width; each ring fills at most 48 KiB.
+var slimShapes = [slimForms][slimWidths]slimShape{
+	SlimDeep: {{1, 8, 4}, {1, 8, 3}, {1, 8, 2}},
+	SlimWide: {{2, 4, 4}, {2, 4, 4}, {2, 4, 3}},
+	SlimThin: {{1, 4, 8}, {1, 4, 6}, {1, 4, 4}},
 }
 
-func gemmVariant(s [3]int) Variant {
-	return Variant{"gemm", defines("GEMM_M", s[0], "GEMM_N", s[1], "GEMM_W", s[2]), 224}
+func slimVariant(form SlimForm, width, gate int) Variant {
+	s := slimShapes[form][width]
+	return Variant{"slim", defines("SLIM_M", s.rows, "SLIM_N", 1<<width, "SLIM_W", s.warps, "SLIM_S", s.stages, "SLIM_ACT", gate), 128}
+}
+
+func gemvVariant(width, gate int) Variant {
+	return Variant{"gemv", defines("GEMV_T", width, "GEMV_R", gemvRows, "GEMV_U", 4, "GEMV_ACT", gate), 128}
+}
+
+// tileSide is the rows and the tokens of a block of tile.
+const tileSide = 128
+
+// tilePasses are the variants of tile, for forms of slim with as many warps.
+var tilePasses = [...]int{4, 8}
+
+func tileVariant(passes, gate int) Variant {
+	return Variant{"tile", defines("TILE_W", passes, "TILE_ACT", gate), 255}
 }
 
 // Variants lists what a model of these dimensions needs, in a fixed order.
 func Variants(d Dims) []Variant {
 	dims := d.defines()
 	vs := []Variant{
-		{"attn", dims, 208}, {"attncombine", dims, 64}, {"embed", dims, 64}, {"logitstats", dims, 64},
+		{"attn", dims, 208}, {"embed", dims, 64}, {"logitpart", dims, 96}, {"logitstats", dims, 64},
 		{"qkvpost", dims, 64}, {"rmsnorm", dims, 128}, {"sample", dims, 128}, {"score", dims, 64}, {"silumul", dims, 64},
 	}
 	return append(vs, anyModel()...)
@@ -110,10 +139,20 @@ func Variants(d Dims) []Variant {
 func anyModel() []Variant {
 	vs := []Variant{{"adjust", nil, 64}, {"convert", nil, 64}, {"hashfill", nil, 64}, {"prep", nil, 64}, {"publish", nil, 64}}
 	for _, w := range gemvWidths {
-		vs = append(vs, gemvVariant(w))
+		vs = append(vs, gemvVariant(w, 0))
 	}
-	for _, s := range gemmShapes {
-		vs = append(vs, gemmVariant(s))
+	for _, w := range gemvWidths {
+		vs = append(vs, gemvVariant(w, 1))
+	}
+	for gate := range 2 {
+		for form := range slimForms {
+			for width := range slimWidths {
+				vs = append(vs, slimVariant(form, width, gate))
+			}
+		}
+		for _, passes := range tilePasses {
+			vs = append(vs, tileVariant(passes, gate))
+		}
 	}
 	return vs
 }

@@ -61,9 +61,11 @@ type Stats struct {
 	Steps, Tokens, Rows uint64
 	// StepTime is the total time between launch and result.
 	StepTime time.Duration
+	// Replays is the number of steps whose layers were replayed from a captured graph.
+	Replays uint64
 	// OpenSlots is the number of slots open now.
 	OpenSlots int
-	// MemoryBytes is what the executor holds, by use ("weights", "kv", "activations").
+	// MemoryBytes is what the executor holds, by use ("weights", "kv", "activations", "graphs").
 	MemoryBytes map[string]int64
 }
 

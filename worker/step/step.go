@@ -35,6 +35,8 @@ const (
 	// FAdopt says that a slot may begin with pages that other slots have written
 	// (see Row.Start).
 	FAdopt
+	// FContinue says that rows may have Continue, and that two steps may be in flight.
+	FContinue
 )
 
 // Row is one sequence's part of a step.
@@ -52,6 +54,11 @@ type Row struct {
 	// Tokens are the ids to feed, at least one. The pages that hold positions
 	// [0, Start+len(Tokens)) must have been patched in by this step or earlier.
 	Tokens []int32
+	// Continue says that the row feeds the token that was last sampled for its slot, which the caller need not know yet:
+	// the step that samples it may be in flight. Tokens then has one element, whose value is not used. The last row of
+	// the slot sampled its last position, and nothing has been truncated since. Needs FContinue; sequences that
+	// penalize ids cannot do it.
+	Continue bool
 	// Sample marks the positions to sample from: bit i is the i-th position
 	// counted from the row's end (bit 0 is the last token). Zero means none, as
 	// in a prefill chunk that is not the last.

@@ -95,8 +95,55 @@ static int stream_create(void **s, unsigned flags, int priority) { *s = malloc(8
 static int stream_destroy(void *s) { free(s); return OK; }
 static int stream_ok(void *s) { return OK; }
 static int stream_wait(void *s, void *e, unsigned flags) { return OK; }
-static int capture_begin(void *s, int mode) { return NOT_SUPPORTED; }
-static int capture_end(void *s, void **graph) { return NOT_SUPPORTED; }
+
+// A graph is a list of launches with copies of their parameters. An executable shares the list.
+typedef struct node {
+	void *function;
+	unsigned grid[3], block[3];
+	void *params;
+	struct node *next;
+} node;
+typedef struct graph {
+	node *first, **end;
+	size_t nodes;
+	int users;
+} graph;
+static graph *recording;
+static void *recorded_stream;
+
+static int capture_begin(void *s, int mode) {
+	if (recording) return INVALID;
+	recording = calloc(1, sizeof(graph));
+	recording->end = &recording->first;
+	recording->users = 1;
+	recorded_stream = s;
+	return OK;
+}
+static int capture_end(void *s, void **g) {
+	if (!recording || s != recorded_stream) return INVALID;
+	*g = recording;
+	recording = NULL;
+	return OK;
+}
+static int graph_leave(void *p) {
+	graph *g = p;
+	if (--g->users > 0) return OK;
+	for (node *n = g->first; n;) {
+		node *next = n->next;
+		free(n->params);
+		free(n);
+		n = next;
+	}
+	free(g);
+	return OK;
+}
+static int graph_join(void **exec, void *g, unsigned long long flags) {
+	((graph *)g)->users++;
+	*exec = g;
+	return OK;
+}
+static int graph_nodes(void *g, void **nodes, size_t *n) { *n = ((graph *)g)->nodes; return OK; }
+static int graph_upload(void *g, void *s) { return OK; }
 
 typedef struct event { struct timespec at; } event;
 static int event_create(void **e, unsigned flags) { *e = calloc(1, sizeof(event)); return OK; }
@@ -169,17 +216,36 @@ static int param_info(void *f, size_t index, size_t *offset, size_t *bytes) {
 
 // The emulator keeps the running thread in a variable of the module, so launches run one at a time.
 static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
-static int launch(const tr_launch_config *c, void *f, void **params, void **extra) {
+static int play(function *f, const void *params, const unsigned *grid, const unsigned *block) {
 	pthread_mutex_lock(&one);
 	launches++;
-	const int rc = ((function *)f)->run(params[0], c->grid, c->block, backwards);
+	const int rc = f->run(params, grid, block, backwards);
 	pthread_mutex_unlock(&one);
 	return rc == 0 ? OK : LAUNCH_FAILED;
 }
-static int no_exec(void **exec, void *graph, unsigned long long flags) { return NOT_SUPPORTED; }
-static int no_nodes(void *g, void **nodes, size_t *n) { return NOT_SUPPORTED; }
-static int no_handle(void *h) { return NOT_SUPPORTED; }
-static int no_handles(void *a, void *b) { return NOT_SUPPORTED; }
+static int launch(const tr_launch_config *c, void *f, void **params, void **extra) {
+	if (recording && c->stream == recorded_stream) {
+		node *n = calloc(1, sizeof(node));
+		n->function = f;
+		memcpy(n->grid, c->grid, sizeof n->grid);
+		memcpy(n->block, c->block, sizeof n->block);
+		const int bytes = ((function *)f)->bytes;
+		n->params = malloc(bytes);
+		memcpy(n->params, params[0], bytes);
+		*recording->end = n;
+		recording->end = &n->next;
+		recording->nodes++;
+		return OK;
+	}
+	return play(f, params[0], c->grid, c->block);
+}
+static int graph_launch(void *g, void *s) {
+	for (node *n = ((graph *)g)->first; n; n = n->next) {
+		const int rc = play(n->function, n->params, n->grid, n->block);
+		if (rc != OK) return rc;
+	}
+	return OK;
+}
 static int granularity(size_t *bytes, const tr_alloc_prop *p, int option) { *bytes = 2 << 20; return OK; }
 static int no_reserve(tr_ptr *p, size_t b, size_t a, tr_ptr w, unsigned long long f) { return NOT_SUPPORTED; }
 static int no_range(tr_ptr p, size_t b) { return NOT_SUPPORTED; }
@@ -208,8 +274,8 @@ trctl_driver *simt_table(void) {
 		.cuModuleUnload = module_unload, .cuModuleGetFunction = module_function, .cuModuleGetGlobal_v2 = module_global,
 		.cuFuncGetAttribute = func_attribute, .cuFuncSetAttribute = func_set,
 		.cuOccupancyMaxActiveBlocksPerMultiprocessor = occupancy, .cuLaunchKernelEx = launch,
-		.cuGraphInstantiateWithFlags = no_exec, .cuGraphGetNodes = no_nodes, .cuGraphDestroy = no_handle,
-		.cuGraphUpload = no_handles, .cuGraphLaunch = no_handles, .cuGraphExecDestroy = no_handle,
+		.cuGraphInstantiateWithFlags = graph_join, .cuGraphGetNodes = graph_nodes, .cuGraphDestroy = graph_leave,
+		.cuGraphUpload = graph_upload, .cuGraphLaunch = graph_launch, .cuGraphExecDestroy = graph_leave,
 		.cuMemGetAllocationGranularity = granularity, .cuMemAddressReserve = no_reserve, .cuMemAddressFree = no_range,
 		.cuMemCreate = no_create, .cuMemRelease = no_release, .cuMemMap = no_map, .cuMemUnmap = no_range,
 		.cuMemSetAccess = no_access, .cuFuncGetParamInfo = param_info,

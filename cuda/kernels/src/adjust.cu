@@ -11,13 +11,16 @@
 #include "params.cuh"
 
 extern "C" __global__ void __launch_bounds__(256) adjust(const __grid_constant__ AdjustParams p) {
+	start_next();
+	await_previous();
 	const int r = blockIdx.x, s = r + p.first;
 	if (s >= p.head->samples) return;
 	const Sample q = p.samples[s];
 	if (q.adjust_n == 0) return;
 	float *z = p.logits + (size_t)r * p.ld;
+	const Adjust *adjusts = p.adjusts + (size_t)p.head->ring * p.ring_entries + q.adjust_at;
 	for (int i = threadIdx.x; i < q.adjust_n; i += 256) {
-		const uint4 w = load_host(p.adjusts + q.adjust_at + i);
+		const uint4 w = load_host(adjusts + i);
 		const int id = (int)w.x, n = (int)w.z;
 		if (p.settle) {
 			z[id] = p.saved[q.adjust_at + i];

@@ -5,8 +5,8 @@
 // A work item is a tile of 16 packed rows: row r is token r / G and query head h * G + r % G, so one tile serves
 // 16 / G tokens and the group shares each key read. Keys are walked in chunks of 256 positions from 0. Of a chunk, each
 // of the 4 warps takes 64 positions with m16n8k16 products; the block then joins the four in warp order and the chunks
-// in chunk order. An item covers either all chunks of its tile (and writes out) or exactly one (and writes a partial
-// for attncombine, which joins in the same order). So a token's bits depend on its own sequence alone: not on the
+// in chunk order. An item covers either all chunks of its tile (and writes out) or exactly one (and writes a partial; the
+// block that finds all partials of a tile there joins them, in the same order). So a token's bits depend on its own sequence alone: not on the
 // other rows, on how many tokens it came with, or on how the work was spread.
 //
 // Fragments come straight from memory, 16 bytes a lane, by permuting inner indices on both operands alike:
@@ -19,6 +19,12 @@
 #include "params.cuh"
 #include "reduce.cuh"
 #include "softmax.cuh"
+
+#if DIM_D == 64
+#define ATTN_BOUNDS __launch_bounds__(128, 2) // left to itself the compiler aims at more blocks and spills
+#else
+#define ATTN_BOUNDS __launch_bounds__(128)
+#endif
 
 constexpr int CHUNK = 256, WARPS = 4, SPAN = CHUNK / WARPS, TILES = SPAN / 8, ROWS = 16;
 constexpr int KB = D / 32, VB = D / 64, STRIDE = D + 4;
@@ -141,10 +147,36 @@ __device__ __forceinline__ void spill_tile(const float (&o)[VB][8][4], float (*r
 		}
 }
 
-extern "C" __global__ void __launch_bounds__(128) attn(const __grid_constant__ AttnParams p) {
+// write_row divides one thread's part of a packed row by its sum and writes it.
+__device__ __forceinline__ void write_row(const AttnParams &p, int token, int h, int row, int from, const float (&acc)[D / 8], float sum) {
+	bf16 *out = p.out + ((size_t)(token + row / G) * HQ + h * G + row % G) * D + from;
+#pragma unroll
+	for (int i = 0; i < D / 8; i += 2) *(u32 *)(out + i) = pack_bf16(acc[i] / sum, acc[i + 1] / sum);
+}
+
+// join_partials joins the partials of one tile in chunk order and writes the output.
+__device__ __forceinline__ void join_partials(const AttnParams &p, const AttnCombine &t, int h, int row, int from) {
+	constexpr int PER = D / 8;
+	SoftmaxState state = {-INF, 0.0f};
+	float acc[PER];
+#pragma unroll
+	for (int i = 0; i < PER; i++) acc[i] = 0.0f;
+	for (int n = 0; n < t.nchunks; n++) {
+		const size_t at = ((size_t)(t.partial + n) * HK + h) * ROWS + row;
+		const float2 f = join_factors(state, __ldcg(p.part_ml + at * 2), __ldcg(p.part_ml + at * 2 + 1));
+#pragma unroll
+		for (int i = 0; i < PER; i++) acc[i] = join(acc[i], __ldcg(p.part_o + at * D + from + i), f);
+	}
+	write_row(p, t.token, h, row, from, acc, state.sum);
+}
+
+extern "C" __global__ void ATTN_BOUNDS attn(const __grid_constant__ AttnParams p) {
+	start_next();
+	await_previous();
 	constexpr int PER = D / 8; // elements of one row that a thread joins
 	__shared__ __align__(16) float tile[WARPS][ROWS][STRIDE];
 	__shared__ float maxima[WARPS][ROWS], sums[WARPS][ROWS];
+	__shared__ bool last_part;
 	const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, c = threadIdx.x % 4, h = blockIdx.y;
 	const int row = threadIdx.x / 8, from = threadIdx.x % 8 * PER;
 	const bf16 *keys = p.cache + (size_t)h * P * D, *values = keys + (size_t)HK * P * D;
@@ -196,16 +228,26 @@ extern "C" __global__ void __launch_bounds__(128) attn(const __grid_constant__ A
 			for (int i = 0; i < PER; i++) acc[i] = join(acc[i], sum[i], f);
 			__syncthreads();
 		}
-		if (row >= rows) continue;
-		if (it.partial >= 0) {
+		if (it.partial < 0) {
+			if (row < rows) write_row(p, it.token, h, row, from, acc, state.sum);
+			continue;
+		}
+		if (row < rows) {
 			const size_t at = ((size_t)(it.partial) * HK + h) * ROWS + row;
 #pragma unroll
 			for (int i = 0; i < PER; i++) p.part_o[at * D + from + i] = acc[i];
 			if (from == 0) p.part_ml[at * 2] = state.maximum, p.part_ml[at * 2 + 1] = state.sum;
-			continue;
 		}
-		bf16 *out = p.out + ((size_t)(it.token + row / G) * HQ + h * G + row % G) * D + from;
-#pragma unroll
-		for (int i = 0; i < PER; i += 2) *(u32 *)(out + i) = pack_bf16(acc[i] / state.sum, acc[i + 1] / state.sum);
+		const AttnCombine t = p.combines[it.combine];
+		__threadfence();
+		__syncthreads();
+		if (threadIdx.x == 0) {
+			u32 *arrived = p.arrived + (size_t)it.combine * HK + h;
+			last_part = atomicAdd(arrived, 1u) == (u32)t.nchunks - 1;
+			if (last_part) *arrived = 0;
+			__threadfence();
+		}
+		__syncthreads();
+		if (last_part && row < rows) join_partials(p, t, h, row, from);
 	}
 }

@@ -6,6 +6,8 @@
 #include "params.cuh"
 
 extern "C" __global__ void __launch_bounds__(128) embed(const __grid_constant__ EmbedParams p) {
+	start_next();
+	await_previous();
 	const int t = blockIdx.x;
 	if (t >= p.head->tokens) return;
 	const bf16 *row = p.table + (size_t)p.ids[t] * C;

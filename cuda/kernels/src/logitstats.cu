@@ -3,8 +3,8 @@
 //   max, argmax (lowest id on ties), margin = max - second largest (+inf without one),
 //   lse = ln sum exp(z), entropy = -sum p ln p (nats, 0 ln 0 = 0), top = the k largest, lowest id first on ties
 //
-// logits [S, ld] f32. One block of 1024 threads a row; three passes over the row, and up to eight more for the list: it is
-// selected exactly, digit by digit, on keys that hold value and id. Sums are in an order fixed by V.
+// logits [S, ld] f32. One block of 1024 threads a row. The features come from the parts that logitpart made; the list takes
+// up to ten passes over the row: it is selected exactly, digit by digit, on keys that hold value and id.
 #include "bf16.cuh"
 #include "params.cuh"
 #include "reduce.cuh"
@@ -12,28 +12,28 @@
 
 constexpr int THREADS = 1024;
 
-// largest finds the two largest values of a row and whether it holds NaN or +Inf.
-__device__ __forceinline__ void largest(const float *z, float &first, int &id, float &second, int &bad, float *scratch,
-                                        int *ids) {
-	first = second = -INF, id = 0x7fffffff, bad = 0;
-	for (int i = threadIdx.x; i < V; i += THREADS) {
-		const float v = z[i];
-		if (!(v < INF)) {
-			bad = 1;
-		} else if (greater(v, i, first, id)) {
-			second = first, first = v, id = i;
-		} else if (v > second) {
-			second = v;
-		}
+// features joins the parts of a row, in order, on one warp.
+__device__ __forceinline__ void features(const LogitPart *parts, Stat &o) {
+	static_assert(LOGIT_PARTS == 32, "a lane a part");
+	const LogitPart own = parts[threadIdx.x];
+	float first = own.max;
+	int id = own.argmax;
+#pragma unroll
+	for (int d = 16; d > 0; d >>= 1) {
+		const float ov = __shfl_xor_sync(FULL_WARP, first, d);
+		const int oi = __shfl_xor_sync(FULL_WARP, id, d);
+		if (greater(ov, oi, first, id)) first = ov, id = oi;
 	}
-	const float own = first, own_second = second;
-	const int own_id = id;
-	block_argmax<THREADS>(first, id, scratch, ids);
-	float rest = own_id == id ? own_second : own;
-	int rest_id = 0;
-	block_argmax<THREADS>(rest, rest_id, scratch, ids);
-	second = rest;
-	bad = __syncthreads_or(bad) || first == -INF;
+	const float second = warp_max(own.argmax == id ? own.second : own.max);
+	const float scale = own.max > -INF ? expf(own.max - first) : 0.0f;
+	const float sum = warp_sum(own.sum * scale);
+	const float weighted = warp_sum(scale > 0 ? (own.weighted + (own.max - first) * own.sum) * scale : 0.0f);
+	const bool bad = __ballot_sync(FULL_WARP, own.bad != 0) != 0 || first == -INF;
+	if (threadIdx.x != 0) return;
+	const float log_sum = logf(sum);
+	o.max = first, o.lse = first + log_sum;
+	o.entropy = fmaxf(log_sum - weighted / sum, 0.0f), o.margin = first - second;
+	o.argmax = bad ? 0 : id, o.flags = bad, o.token = 0, o.logprob = 0, o.score = 0, o.pad = 0;
 }
 
 // threshold returns the k-th largest key. hist has 256 entries; bound and need are shared.
@@ -80,32 +80,16 @@ __device__ __forceinline__ void sort_keys(u64 *keys) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) logitstats(const __grid_constant__ LogitstatsParams p) {
-	__shared__ float scratch[32];
-	__shared__ int ids[32];
+	start_next();
+	await_previous();
 	__shared__ u32 hist[256], need, found;
 	__shared__ u64 bound, keys[MAX_TOP];
 	const int s = blockIdx.x + p.first;
 	if (s >= p.head->samples) return;
 	const float *z = p.logits + (size_t)blockIdx.x * p.ld;
-	float first, second;
-	int id, bad;
-	largest(z, first, id, second, bad, scratch, ids);
-	float sum = 0, weighted = 0;
-	for (int i = threadIdx.x; i < V; i += THREADS) {
-		const float d = z[i] - first, e = expf(d);
-		sum += e;
-		if (e > 0) weighted = fmaf(d, e, weighted);
-	}
-	sum = block_sum<THREADS>(sum, scratch);
-	weighted = block_sum<THREADS>(weighted, scratch);
-	if (threadIdx.x == 0) {
-		Stat &o = p.stats[s];
-		const float log_sum = logf(sum);
-		o.max = first, o.lse = first + log_sum;
-		o.entropy = fmaxf(log_sum - weighted / sum, 0.0f), o.margin = first - second;
-		o.argmax = bad ? 0 : id, o.flags = bad, o.token = 0, o.logprob = 0, o.score = 0, o.pad = 0;
-	}
-	const int k = bad ? 0 : min(p.samples[s].top, V);
+	if (threadIdx.x < 32) features(p.parts + (size_t)blockIdx.x * LOGIT_PARTS, p.stats[s]);
+	__syncthreads();
+	const int k = p.stats[s].flags ? 0 : min(p.samples[s].top, V);
 	if (k <= 0) return;
 	const u64 lowest = threshold(z, k, hist, &bound, &need);
 	if (threadIdx.x == 0) found = 0;

@@ -35,7 +35,7 @@ struct StepHead {
 	int items;
 	int combines;
 	int patches;
-	int pad;
+	int ring; // entry of the rings in host memory that this step has
 };
 
 // Patch sets table[slot][index] = page.
@@ -46,13 +46,17 @@ struct Patch {
 // AttnItem is one tile of queries: ntok tokens of one sequence, starting at index token of the step and at position pos,
 // over key chunks [chunk, chunk_end). partial is the first entry of the partial arrays to write, or -1 to write the output.
 struct AttnItem {
-	int token, ntok, pos, slot, chunk, chunk_end, partial, pad;
+	int token, ntok, pos, slot, chunk, chunk_end, partial;
+	int combine; // of its tile, with a partial
 };
 
-// AttnCombine merges nchunks partials of one tile.
+// AttnCombine merges nchunks partials of one tile, the first of which is partial.
 struct AttnCombine {
 	int token, ntok, partial, nchunks;
 };
+
+// Where a token's id comes from: the descriptor, or what was last sampled for its slot.
+constexpr int SOURCE_GIVEN = 0, SOURCE_LAST = 1;
 
 // Sample is one position to sample from, or to score a given id at.
 struct Sample {
@@ -69,7 +73,7 @@ struct Sample {
 	int adjust_at, adjust_n; // entries of the adjustments
 	float min_p;    // 0 is off
 	float repetition, frequency, presence; // 1 or 0, 0, 0 are off
-	int pad;
+	int slot;       // whose next row may feed the token unseen by the host, or -1
 };
 
 // Adjust is what applies to one id's logit at one sampled position.
@@ -101,16 +105,19 @@ struct TopEntry {
 };
 
 struct PrepParams {
-	const void *in; // mapped host memory
-	void *out;      // the same layout on the device, from which the other kernels read
+	const void *in; // mapped host memory, ring entries of entry_bytes
+	void *out;      // the layout of an entry on the device, from which the other kernels read
 	int *table;     // [slots][max_pages]
 	int *slots;     // [T] key slot of each token: page * P + offset
-	int ids_at, pos_at, owner_at, patches_at, items_at, combines_at, samples_at; // byte offsets
+	u32 *turn;      // steps so far
+	const int *last; // [slots] what was last sampled
+	int ids_at, source_at, pos_at, owner_at, patches_at, items_at, combines_at, samples_at; // byte offsets
 	int max_pages;
 	int page_size;
-	int pad;
+	int entry_bytes;
+	int ring;
 };
-static_assert(sizeof(PrepParams) == 72, "PrepParams");
+static_assert(sizeof(PrepParams) == 96, "PrepParams");
 
 struct EmbedParams {
 	const StepHead *head;
@@ -158,25 +165,18 @@ struct AttnParams {
 	bf16 *out;           // [T][HQ][D]
 	float *part_o;       // [partials][HK][16][D]
 	float *part_ml;      // [partials][HK][16][2] maximum (base 2) and sum
+	const AttnCombine *combines;
+	u32 *arrived;        // [combines][HK] partials that are done, 0 before and after
 	int max_pages;
 	float scale;         // of the scores, times log2 e
 };
-static_assert(sizeof(AttnParams) == 72, "AttnParams");
-
-struct CombineParams {
-	const StepHead *head;
-	const AttnCombine *combines;
-	const float *part_o;
-	const float *part_ml;
-	bf16 *out;
-};
-static_assert(sizeof(CombineParams) == 40, "CombineParams");
+static_assert(sizeof(AttnParams) == 88, "AttnParams");
 
 struct MatmulParams {
 	const int *count; // T
 	const bf16 *w;    // [N][K]
 	const bf16 *x;    // [T][K]
-	float *y;         // [T][ldy]
+	void *y;          // [T][ldy] f32, or bf16 where the product ends in the gate
 	int n, k, ldy, pad;
 };
 static_assert(sizeof(MatmulParams) == 48, "MatmulParams");
@@ -188,28 +188,48 @@ struct SilumulParams {
 };
 static_assert(sizeof(SilumulParams) == 24, "SilumulParams");
 
+// LogitPart is what logitpart finds about a part of a row.
+struct LogitPart {
+	float max, second;
+	float sum, weighted; // of exp(z - max) and (z - max) exp(z - max)
+	int argmax;
+	int bad;
+};
+
+constexpr int LOGIT_PARTS = 32; // of a row
+
+struct LogitpartParams {
+	const StepHead *head;
+	const float *logits; // [S][ld]
+	LogitPart *parts;    // [S of the block][LOGIT_PARTS]
+	int ld;
+	int first; // row 0 of logits is sample first
+};
+static_assert(sizeof(LogitpartParams) == 32, "LogitpartParams");
+
 struct LogitstatsParams {
 	const StepHead *head;
 	const Sample *samples;
 	const float *logits; // [S][ld]
+	const LogitPart *parts;
 	Stat *stats;         // [S]
 	TopEntry *top;       // [S][MAX_TOP]
 	int ld;
 	int first; // row 0 of logits is sample first
 };
-static_assert(sizeof(LogitstatsParams) == 48, "LogitstatsParams");
+static_assert(sizeof(LogitstatsParams) == 56, "LogitstatsParams");
 
 struct AdjustParams {
 	const StepHead *head;
 	const Sample *samples;
-	const Adjust *adjusts; // mapped host memory
+	const Adjust *adjusts; // mapped host memory, ring entries of ring_entries each
 	float *saved;          // [adjustments] logits as they were
 	float *logits;
 	Stat *stats;
 	int ld;
 	int first;  // row 0 of logits is sample first
 	int settle; // 1: put the logits back and take the log-probability of the token
-	int pad;
+	int ring_entries;
 };
 static_assert(sizeof(AdjustParams) == 64, "AdjustParams");
 
@@ -218,10 +238,11 @@ struct SampleParams {
 	const Sample *samples;
 	const float *logits;
 	Stat *stats;
+	int *last; // [slots] the token sampled
 	int ld;
 	int first; // row 0 of logits is sample first
 };
-static_assert(sizeof(SampleParams) == 40, "SampleParams");
+static_assert(sizeof(SampleParams) == 48, "SampleParams");
 
 struct ScoreParams {
 	const StepHead *head;
@@ -248,10 +269,11 @@ struct PublishParams {
 	float *out_logits;
 	u64 *out_step;        // completion flag, or null when more samples follow
 	u32 *arrived;         // blocks that are done, in device memory, 0 before and after
+	u64 ring_bytes;       // between the entries of the ring that the out arrays lie in; the flag is one for all
 	int c, v, ld;
 	int first;            // row 0 of hidden and logits is sample first
 };
-static_assert(sizeof(PublishParams) == 112, "PublishParams");
+static_assert(sizeof(PublishParams) == 120, "PublishParams");
 
 struct HashfillParams {
 	bf16 *out;

@@ -52,3 +52,27 @@ __device__ __forceinline__ uint4 load_host(const void *p) {
 __device__ __forceinline__ void store_release_system(unsigned long long *p, unsigned long long v) {
 	asm volatile("fence.acq_rel.sys; st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
+
+// copy_async starts copying 16 bytes from memory that others read too into shared memory; without valid it writes zeros
+// and reads nothing. copy_commit closes a group of copies, copy_wait<N> waits until at most the N newest groups of this
+// thread are open. A thread may read what it copied itself without a barrier.
+__device__ __forceinline__ void copy_async(void *to, const void *from, bool valid) {
+	const unsigned at = (unsigned)__cvta_generic_to_shared(to);
+	asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(valid ? 16 : 0) : "memory");
+}
+__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+
+// Programmatic dependent launch: start_next lets the next kernel of the stream begin, await_previous waits until all
+// kernels before this one have ended and their writes are visible. Every kernel calls await_previous before it touches
+// anything but weights, so that the ends of kernels are in order. Without the launch attribute both do nothing.
+__device__ __forceinline__ void start_next() {
+#if __CUDA_ARCH__ >= 900
+	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void await_previous() {
+#if __CUDA_ARCH__ >= 900
+	asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}

@@ -6,16 +6,24 @@
 #include "bf16.cuh"
 #include "params.cuh"
 
+template <class T> __device__ __forceinline__ T *entry(T *first, u64 bytes) { return (T *)((char *)first + bytes); }
+
 extern "C" __global__ void __launch_bounds__(256) publish(const __grid_constant__ PublishParams p) {
+	start_next();
+	await_previous();
 	const int r = blockIdx.x, s = r + p.first;
 	if (s < p.head->samples) {
 		const Sample q = p.samples[s];
-		if (threadIdx.x == 0) p.out_stats[s] = p.stats[s];
-		for (int i = threadIdx.x; i < q.top; i += 256) p.out_top[(size_t)s * MAX_TOP + i] = p.top[(size_t)s * MAX_TOP + i];
+		const u64 ring = p.ring_bytes * p.head->ring;
+		if (threadIdx.x == 0) *entry(p.out_stats + s, ring) = p.stats[s];
+		for (int i = threadIdx.x; i < q.top; i += 256)
+			*entry(p.out_top + (size_t)s * MAX_TOP + i, ring) = p.top[(size_t)s * MAX_TOP + i];
 		if (q.want & WANT_HIDDEN)
-			for (int i = threadIdx.x; i < p.c; i += 256) p.out_hidden[(size_t)s * p.c + i] = p.hidden[(size_t)r * p.c + i];
+			for (int i = threadIdx.x; i < p.c; i += 256)
+				*entry(p.out_hidden + (size_t)s * p.c + i, ring) = p.hidden[(size_t)r * p.c + i];
 		if (q.want & WANT_LOGITS)
-			for (int i = threadIdx.x; i < p.v; i += 256) p.out_logits[(size_t)s * p.v + i] = p.logits[(size_t)r * p.ld + i];
+			for (int i = threadIdx.x; i < p.v; i += 256)
+				*entry(p.out_logits + (size_t)s * p.v + i, ring) = p.logits[(size_t)r * p.ld + i];
 	}
 	if (!p.out_step) return;
 	__threadfence_system();

@@ -10,6 +10,8 @@
 #include "reduce.cuh"
 
 extern "C" __global__ void __launch_bounds__(128) qkvpost(const __grid_constant__ QkvpostParams p) {
+	start_next();
+	await_previous();
 	constexpr int HALF = D / 2, PER = HALF / 32, HEADS = HQ + 2 * HK;
 	const int t = blockIdx.x, h = blockIdx.y * 4 + threadIdx.x / 32, lane = threadIdx.x % 32;
 	if (t >= p.head->tokens || h >= HEADS) return;

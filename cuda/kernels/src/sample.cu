@@ -138,7 +138,15 @@ __device__ __forceinline__ bool adjusted_largest(const float *z, float &best, in
 	return !__syncthreads_or(bad) && best > -INF;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) sample(const __grid_constant__ SampleParams p) {
+// choose notes the token, for the host and for the row that goes on from it.
+__device__ __forceinline__ void choose(Stat &stat, int *last, int slot, int token, float logit) {
+	stat.token = token, stat.logprob = logit - stat.lse;
+	if (slot >= 0) last[slot] = token;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(const __grid_constant__ SampleParams p) {
+	start_next();
+	await_previous();
 	__shared__ u64 hist[256], shared[2];
 	__shared__ double scores[32];
 	__shared__ float scratch[32];
@@ -160,12 +168,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) sample(const __grid_consta
 		return;
 	}
 	if (q.temperature == 0.0f) {
-		if (threadIdx.x == 0) stat.token = first, stat.logprob = best - stat.lse;
+		if (threadIdx.x == 0) choose(stat, p.last, q.slot, first, best);
 		return;
 	}
 	u64 bound = 0;
 	if (q.top_k > 0 && q.top_k < V) bound = count_bound(z, q.top_k, hist, shared);
 	if (q.top_p > 0.0f && q.top_p < 1.0f) bound = mass_bound(z, bound, q.top_p, best, q.temperature, hist, shared);
 	draw(z, q, bound, best, first, scores, ids, &winner);
-	if (threadIdx.x == 0) stat.token = winner, stat.logprob = z[winner] - stat.lse;
+	if (threadIdx.x == 0) choose(stat, p.last, q.slot, winner, z[winner]);
 }

@@ -6,6 +6,8 @@
 #include "reduce.cuh"
 
 extern "C" __global__ void __launch_bounds__(128) score(const __grid_constant__ ScoreParams p) {
+	start_next();
+	await_previous();
 	const int r = blockIdx.x * 4 + threadIdx.x / 32, s = r + p.first, lane = threadIdx.x % 32;
 	if (s >= p.head->samples || !(p.samples[s].want & WANT_SCORE)) return;
 	float sum = 0;

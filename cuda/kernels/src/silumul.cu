@@ -3,10 +3,11 @@
 // Four values a thread; blocks (F / 1024, T).
 #include "bf16.cuh"
 #include "params.cuh"
-
-__device__ __forceinline__ float silu(float x) { return x / (1.0f + expf(-x)); }
+#include "silu.cuh"
 
 extern "C" __global__ void __launch_bounds__(256) silumul(const __grid_constant__ SilumulParams p) {
+	start_next();
+	await_previous();
 	const int t = blockIdx.y, i = (blockIdx.x * 256 + threadIdx.x) * 4;
 	if (t >= p.head->tokens || i >= F) return;
 	const float4 g = *(const float4 *)(p.gu + (size_t)t * 2 * F + i);

@@ -31,8 +31,8 @@ func (e *Executor) admit(b *step.Batch) (err error) {
 	if len(b.Rows) == 0 || len(b.Rows) > e.cfg.MaxRows {
 		return fmt.Errorf("rows: expected 1 to %d, found %d", e.cfg.MaxRows, len(b.Rows))
 	}
-	if len(b.Patches) > len(e.desc.patches) {
-		return fmt.Errorf("patches: expected at most %d, found %d", len(e.desc.patches), len(b.Patches))
+	if len(b.Patches) > e.desc.layout.maxPatches {
+		return fmt.Errorf("patches: expected at most %d, found %d", e.desc.layout.maxPatches, len(b.Patches))
 	}
 	for i := range b.Patches {
 		if err := e.patch(&b.Patches[i]); err != nil {
@@ -52,8 +52,8 @@ func (e *Executor) admit(b *step.Batch) (err error) {
 		sampled := bits.OnesCount64(r.Sample)
 		samples += sampled + len(r.Given)
 		if sl := &e.slots[r.Slot]; sampled > 0 && sl.cfg.Sampling.Adjusts() {
-			if adjusted += sampled * adjusts(&sl.cfg.Sampling, min(len(sl.past.counts)+len(r.Prefix)+len(r.Tokens), e.cfg.Vocab)); adjusted > len(e.desc.adjusts) {
-				return fmt.Errorf("row %d: adjusted logits: expected at most %d in a step, found up to %d", i, len(e.desc.adjusts), adjusted)
+			if adjusted += sampled * adjusts(&sl.cfg.Sampling, min(len(sl.past.counts)+len(r.Prefix)+len(r.Tokens), e.cfg.Vocab)); adjusted > e.desc.adjusts {
+				return fmt.Errorf("row %d: adjusted logits: expected at most %d in a step, found up to %d", i, e.desc.adjusts, adjusted)
 			}
 		}
 		if r.Want&step.FLogits != 0 && samples > e.res.logitRows {
@@ -103,7 +103,11 @@ func (e *Executor) admitRow(r *step.Row) error {
 	if n < 64 && r.Sample>>n != 0 {
 		return fmt.Errorf("sample: expected bits below %d, found %b", n, r.Sample)
 	}
-	if err := e.admitIDs("token", r.Tokens); err != nil {
+	if r.Continue {
+		if err := e.admitContinue(r, sl); err != nil {
+			return err
+		}
+	} else if err := e.admitIDs("token", r.Tokens); err != nil {
 		return err
 	}
 	for i, page := range sl.table[:pagesFor(end, e.cfg.PageSize)] {
@@ -126,6 +130,21 @@ func (e *Executor) admitStart(r *step.Row, sl *slot) error {
 		return fmt.Errorf("prefix: expected %d ids, found %d", r.Start, len(r.Prefix))
 	}
 	return e.admitIDs("prefix", r.Prefix)
+}
+
+// admitContinue checks a row that feeds what was last sampled for its slot.
+func (e *Executor) admitContinue(r *step.Row, sl *slot) error {
+	switch {
+	case e.cfg.Depth < 2:
+		return fmt.Errorf("continue: the depth is 1")
+	case len(r.Tokens) != 1:
+		return fmt.Errorf("continue: expected 1 token, found %d", len(r.Tokens))
+	case !sl.sampled:
+		return fmt.Errorf("continue: the slot's last position was not sampled")
+	case sl.cfg.Sampling.Penalizes():
+		return fmt.Errorf("continue: the sequence penalizes ids, which must be known")
+	}
+	return nil
 }
 
 func (e *Executor) admitIDs(what string, ids []int32) error {
@@ -163,21 +182,25 @@ func (e *Executor) admitOutputs(r *step.Row) error {
 	return e.admitIDs("given", r.Given)
 }
 
-// describe writes the step's descriptor and remembers what to report. The batch has been admitted.
-func (e *Executor) describe(b *step.Batch) {
-	d := e.desc
-	e.picks, e.adjusted = e.picks[:0], 0
+// describe writes the step's descriptor into its ring entry and remembers what to report. The batch has been admitted.
+func (e *Executor) describe(f *flight) {
+	d, b := f.entry, f.batch
+	f.picks, f.adjusted = f.picks[:0], 0
 	e.attn.Reset(e.set.Dims, e.cfg.Partials)
 	at := 0
 	for i := range b.Rows {
 		r := &b.Rows[i]
 		n := len(r.Tokens)
 		copy(d.ids[at:], r.Tokens)
+		source := int32(kernels.SourceGiven)
+		if r.Continue {
+			source = kernels.SourceLast
+		}
 		for j := range n {
-			d.pos[at+j], d.owner[at+j] = r.Start+int32(j), int32(r.Slot)
+			d.pos[at+j], d.owner[at+j], d.source[at+j] = r.Start+int32(j), int32(r.Slot), source
 		}
 		e.attn.Add(at, n, int(r.Start), int(r.Slot))
-		e.addSamples(int32(i), r, at)
+		e.addSamples(f, int32(i), at)
 		at += n
 	}
 	for i, p := range b.Patches {
@@ -186,13 +209,14 @@ func (e *Executor) describe(b *step.Batch) {
 	copy(d.items, e.attn.Items)
 	copy(d.combines, e.attn.Combines)
 	*d.head = kernels.StepHead{
-		Step: uint64(e.ticket), Tokens: int32(at), Samples: int32(len(e.picks)), Items: int32(len(e.attn.Items)),
-		Combines: int32(len(e.attn.Combines)), Patches: int32(len(b.Patches)),
+		Step: uint64(f.ticket), Tokens: int32(at), Samples: int32(len(f.picks)), Items: int32(len(e.attn.Items)),
+		Combines: int32(len(e.attn.Combines)), Patches: int32(len(b.Patches)), Ring: int32(f.ring),
 	}
 }
 
-// addSamples adds the outputs that a row wants, and moves its slot on. at is the index of its first token in the step.
-func (e *Executor) addSamples(i int32, r *step.Row, at int) {
+// addSamples adds the outputs that row i wants, and moves its slot on. at is the index of its first token in the step.
+func (e *Executor) addSamples(f *flight, i int32, at int) {
+	r := &f.batch.Rows[i]
 	sl := &e.slots[r.Slot]
 	n, counts := len(r.Tokens), sl.cfg.Sampling.Penalizes()
 	if counts {
@@ -200,10 +224,11 @@ func (e *Executor) addSamples(i int32, r *step.Row, at int) {
 		sl.past.push(r.Prefix...)
 	}
 	for j, id := range r.Given {
-		e.desc.samples[len(e.picks)] = kernels.Sample{
-			Token: int32(at + j), Position: uint32(int(r.Start) + j + 1), Top: min(r.Logprobs, int32(e.cfg.Vocab)), Given: id,
+		top := min(r.Logprobs, int32(e.cfg.Vocab))
+		f.entry.samples[len(f.picks)] = kernels.Sample{
+			Token: int32(at + j), Position: uint32(int(r.Start) + j + 1), Top: top, Given: id, Slot: -1,
 		}
-		e.picks = append(e.picks, pick{row: i, position: r.Start + int32(j) + 1, top: min(r.Logprobs, int32(e.cfg.Vocab)), given: true})
+		f.picks = append(f.picks, pick{row: i, position: r.Start + int32(j) + 1, top: top, given: true})
 	}
 	for mask := r.Sample; mask != 0; {
 		bit := bits.Len64(mask) - 1 // the highest bit is the earliest position
@@ -212,15 +237,19 @@ func (e *Executor) addSamples(i int32, r *step.Row, at int) {
 		if counts {
 			sl.past.push(r.Tokens[len(sl.past.ids)-int(r.Start) : int(position-r.Start)]...)
 		}
-		e.addSample(i, r, at+n-1-bit, position, sl)
+		e.addSample(f, i, at+n-1-bit, position, bit == 0)
 	}
 	if counts {
 		sl.past.push(r.Tokens[len(sl.past.ids)-int(r.Start):]...)
 	}
 	sl.length = r.Start + int32(n)
+	sl.sampled = r.Sample&1 != 0
 }
 
-func (e *Executor) addSample(row int32, r *step.Row, token int, position int32, sl *slot) {
+// addSample adds one sampled position of row i. last says that the slot's next row may continue from it.
+func (e *Executor) addSample(f *flight, i int32, token int, position int32, last bool) {
+	r := &f.batch.Rows[i]
+	sl := &e.slots[r.Slot]
 	top := max(r.Logprobs, 0)
 	if r.Want&step.FTopK != 0 {
 		top = max(top, r.TopK)
@@ -237,16 +266,20 @@ func (e *Executor) addSample(row int32, r *step.Row, token int, position int32, 
 		want |= kernels.WantLogits
 	}
 	p := &sl.cfg.Sampling
-	from, n := e.adjusted, 0
+	from, n := f.adjusted, 0
 	if p.Adjusts() {
-		n = e.adjust.fill(e.desc.adjusts[from:], p, &sl.past, sl.cfg.PromptLen, int(position), e.cfg.Vocab)
-		e.adjusted += n
+		n = e.adjust.fill(f.entry.adjusts[from:], p, &sl.past, sl.cfg.PromptLen, int(position), e.cfg.Vocab)
+		f.adjusted += n
 	}
-	e.desc.samples[len(e.picks)] = kernels.Sample{
+	s := &f.entry.samples[len(f.picks)]
+	*s = kernels.Sample{
 		Token: int32(token), Position: uint32(position), SeedLo: uint32(p.Seed), SeedHi: uint32(p.Seed >> 32), Model: uint32(sl.cfg.Model),
 		Temperature: p.Temperature, TopP: p.TopP, TopK: p.TopK, Top: top, Want: want, Given: -1,
 		AdjustAt: int32(from), AdjustN: int32(n), MinP: p.MinP, Repetition: p.RepetitionPenalty, Frequency: p.FrequencyPenalty,
-		Presence: p.PresencePenalty,
+		Presence: p.PresencePenalty, Slot: -1,
 	}
-	e.picks = append(e.picks, pick{row: row, position: position, top: top})
+	if last {
+		s.Slot = int32(r.Slot)
+	}
+	f.picks = append(f.picks, pick{row: i, position: position, top: top})
 }

@@ -24,12 +24,15 @@ type buffers struct {
 	headIn  tensor.View // [64, C] bf16
 	hidden  tensor.View // [64, C] f32
 	logits  tensor.View // [64, head width] f32
+	parts   tensor.View // [64, 32] LogitPart
 	stats   tensor.View // [samples] Stat
 	top     tensor.View // [samples, 128] TopEntry
 	table   tensor.View // [slots, pages of MaxContext] i32
 	slots   tensor.View // [T] i32
 	desc    tensor.View // the step's descriptor, as bytes
-	arrived tensor.View // [1] u32
+	arrived tensor.View // [2] u32: of publish, and the number of steps so far
+	joined  tensor.View // [partials, Hk] u32, of attn
+	last    tensor.View // [slots] i32, what was last sampled
 	saved   tensor.View // [adjustments of a step] f32, logits as they were
 
 	workspace tensor.View // for cuBLASLt, as bytes
@@ -38,18 +41,22 @@ type buffers struct {
 // workspaceBytes is what cuBLASLt may use.
 const workspaceBytes = 32 << 20
 
-// paddedTokens is the number of rows that a product of n tokens may compute: cuBLASLt chooses an algorithm for each
-// size, so there are few sizes.
+// paddedTokens is the number of tokens that a step of n is computed for: graphs exist for few sizes, and cuBLASLt chooses
+// an algorithm for each.
 func paddedTokens(n int) int {
-	switch {
-	case n <= 32:
-		return roundUp(n, 8)
-	case n <= 128:
-		return roundUp(n, 32)
-	default:
-		return roundUp(n, 128)
+	for _, size := range bodySizes {
+		if n <= size {
+			return size
+		}
 	}
+	return roundUp(n, 128)
 }
+
+// bodySizes are the tokens of the graphs of the layers, headSizes the sampled positions of those of the head.
+var (
+	bodySizes = [...]int{1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256}
+	headSizes = [...]int{1, 2, 4, 8, 16, 32, headRows}
+)
 
 func layoutBuffers(arena *tensor.Arena, cfg *Config, m *model.Config) (*buffers, error) {
 	c := &carver{arena: arena}
@@ -63,10 +70,12 @@ func layoutBuffers(arena *tensor.Arena, cfg *Config, m *model.Config) (*buffers,
 		partO: c.take(tensor.F32, partRows, m.HeadDim), partML: c.take(tensor.F32, partRows, 2),
 		headIn: c.take(tensor.BF16, headRows, m.Hidden), hidden: c.take(tensor.F32, headRows, m.Hidden),
 		logits: c.take(tensor.F32, headRows, headWidth(cfg, m)),
+		parts:  c.take(tensor.U8, headRows*kernels.LogitParts*int(unsafe.Sizeof(kernels.LogitPart{}))),
 		stats:  c.take(tensor.U8, cfg.MaxTokens*int(unsafe.Sizeof(kernels.Stat{}))),
 		top:    c.take(tensor.U8, cfg.MaxTokens*kernels.MaxTop*int(unsafe.Sizeof(kernels.TopEntry{}))),
 		table:  c.take(tensor.I32, cfg.MaxSlots, pagesFor(cfg.MaxContext, cfg.PageSize)),
-		slots:  c.take(tensor.I32, t), desc: c.take(tensor.U8, d.bytes), arrived: c.take(tensor.U32, 1),
+		slots:  c.take(tensor.I32, t), desc: c.take(tensor.U8, d.bytes), arrived: c.take(tensor.U32, 2),
+		joined: c.take(tensor.U32, cfg.Partials, m.KVHeads), last: c.take(tensor.I32, cfg.MaxSlots),
 		saved:     c.take(tensor.F32, maxAdjusts(cfg)),
 		workspace: c.take(tensor.U8, workspaceBytes),
 	}
@@ -75,5 +84,7 @@ func layoutBuffers(arena *tensor.Arena, cfg *Config, m *model.Config) (*buffers,
 
 // activations lists the buffers that hold nothing between steps, for poisoning.
 func (b *buffers) activations() []tensor.View {
-	return []tensor.View{b.x, b.h, b.qkv, b.q, b.attn, b.delta, b.gateUp, b.act, b.partO, b.partML, b.headIn, b.hidden, b.logits, b.stats, b.top}
+	return []tensor.View{
+		b.x, b.h, b.qkv, b.q, b.attn, b.delta, b.gateUp, b.act, b.partO, b.partML, b.headIn, b.hidden, b.logits, b.parts, b.stats, b.top,
+	}
 }

@@ -29,6 +29,14 @@ type Config struct {
 	MemoryBytes int64
 	// Partials bounds the attention chunks that are spread over blocks in one step [1024].
 	Partials int
+	// Depth is the number of steps in flight at a time [1]. With 2 the next step can be launched before the results of one are
+	// known (step.Row.Continue).
+	Depth int
+	// Eager launches each kernel of a step on its own instead of replaying CUDA graphs, and NoOverlap keeps a kernel from
+	// starting while the one before it ends. Both are for comparisons; results are the same to the last bit.
+	Eager, NoOverlap bool
+	// Products says what multiplies matrices, for comparisons.
+	Products Products
 	// Reproducible trades speed for results that do not depend on the batch to the last bit.
 	Reproducible bool
 	// Priority is the stream's: smaller is more urgent [0].
@@ -45,6 +53,18 @@ type Config struct {
 	// Logger hears of a pool that was made smaller than asked for. May be nil.
 	Logger *slog.Logger
 }
+
+// Products is a choice of kernels for the matrix products.
+type Products int
+
+const (
+	// ProductsAuto takes for each size what is fastest.
+	ProductsAuto Products = iota
+	// ProductsLibrary takes cuBLASLt for all.
+	ProductsLibrary
+	// ProductsOwn takes slim and tile for all.
+	ProductsOwn
+)
 
 // RouterHead scores a sampled position: hidden · Weight + Bias, through a sigmoid if asked. Hidden is the vector handed to
 // the output head.
@@ -64,6 +84,7 @@ const (
 	maxSlots    = 1 << 16
 	maxTokens   = 1 << 16 // the largest grid in y
 	maxPartials = 1 << 16
+	maxDepth    = 2
 )
 
 // headRows is the number of sampled positions that pass through the output head at a time.
@@ -85,6 +106,7 @@ func (c Config) withDefaults(m *model.Config, name string) (Config, error) {
 	fill(&c.MaxRows, c.MaxSlots)
 	fill(&c.MaxContext, m.MaxContext)
 	fill(&c.Partials, 1024)
+	fill(&c.Depth, 1)
 	for _, k := range []struct {
 		field     string
 		found, to int
@@ -96,6 +118,7 @@ func (c Config) withDefaults(m *model.Config, name string) (Config, error) {
 		{"MaxRows", c.MaxRows, maxSlots},
 		{"MaxContext", c.MaxContext, m.MaxContext},
 		{"Partials", c.Partials, maxPartials},
+		{"Depth", c.Depth, maxDepth},
 	} {
 		if k.found < 1 || k.found > k.to {
 			return c, fmt.Errorf("%w: %s: expected 1 to %d, found %d", ErrConfig, k.field, k.to, k.found)
@@ -110,8 +133,8 @@ func (c Config) withDefaults(m *model.Config, name string) (Config, error) {
 	if c.Router != nil && len(c.Router.Weight) != m.Hidden {
 		return c, fmt.Errorf("%w: Router: expected %d weights, found %d", ErrConfig, m.Hidden, len(c.Router.Weight))
 	}
-	if m.Architecture != model.Qwen3 {
-		return c, fmt.Errorf("%w: architecture %s", ErrConfig, m.Architecture)
+	if c.Products < ProductsAuto || c.Products > ProductsOwn {
+		return c, fmt.Errorf("%w: Products: %d", ErrConfig, c.Products)
 	}
 	if err := dims(&c, m).Check(); err != nil {
 		return c, fmt.Errorf("%w: %w", ErrConfig, err)

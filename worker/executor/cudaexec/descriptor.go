@@ -10,9 +10,9 @@ import (
 // layout is where the arrays of a step's descriptor lie: the same offsets in mapped host memory, where Launch writes them,
 // and on the device, where prep puts them.
 type layout struct {
-	ids, pos, owner, patches, items, combines, samples int // byte offsets
-	maxPatches, maxItems, maxCombines                  int
-	bytes                                              int
+	ids, source, pos, owner, patches, items, combines, samples int // byte offsets
+	maxPatches, maxItems, maxCombines                          int
+	bytes                                                      int
 }
 
 func descriptorLayout(c *Config) layout {
@@ -26,6 +26,7 @@ func descriptorLayout(c *Config) layout {
 		at += count * int(size)
 	}
 	place(&l.ids, c.MaxTokens, 4)
+	place(&l.source, c.MaxTokens, 4)
 	place(&l.pos, c.MaxTokens, 4)
 	place(&l.owner, c.MaxTokens, 4)
 	place(&l.patches, l.maxPatches, unsafe.Sizeof(kernels.Patch{}))
@@ -36,21 +37,28 @@ func descriptorLayout(c *Config) layout {
 	return l
 }
 
-// descriptor is the host's side: views of one mapped allocation.
+// descriptor is the host's side: a ring of entries in mapped memory, one for each step that may be in flight.
 type descriptor struct {
-	mem      *driver.HostMem
+	mem     *driver.HostMem
+	entries []entry
+	// The adjustments of all samples stay in mapped memory of their own: the device reads each once.
+	adjustMem *driver.HostMem
+	layout    layout
+	adjusts   int // of an entry
+}
+
+// entry is the descriptor of one step.
+type entry struct {
 	head     *kernels.StepHead
 	ids      []int32
+	source   []int32
 	pos      []int32
 	owner    []int32
 	patches  []kernels.Patch
 	items    []kernels.AttnItem
 	combines []kernels.AttnCombine
 	samples  []kernels.Sample
-
-	// The adjustments of all samples stay in mapped memory of their own: the device reads each once.
-	adjustMem *driver.HostMem
-	adjusts   []kernels.Adjust
+	adjusts  []kernels.Adjust
 }
 
 // maxAdjusts bounds the adjusted logits of one step, over all sampled positions.
@@ -66,43 +74,58 @@ func view[T any](mem *driver.HostMem, at, count int, err *error) []T {
 }
 
 func newDescriptor(ctx *driver.Context, c *Config) (*descriptor, error) {
-	l := descriptorLayout(c)
-	mem, err := ctx.HostAlloc(uint64(l.bytes), false)
-	if err != nil {
+	d := &descriptor{layout: descriptorLayout(c), adjusts: maxAdjusts(c)}
+	l := &d.layout
+	var err error
+	if d.mem, err = ctx.HostAlloc(uint64(c.Depth*l.bytes), false); err != nil {
 		return nil, err
 	}
-	clear(mem.Bytes())
-	d := &descriptor{mem: mem}
-	head := view[kernels.StepHead](mem, 0, 1, &err)
-	d.ids = view[int32](mem, l.ids, c.MaxTokens, &err)
-	d.pos = view[int32](mem, l.pos, c.MaxTokens, &err)
-	d.owner = view[int32](mem, l.owner, c.MaxTokens, &err)
-	d.patches = view[kernels.Patch](mem, l.patches, l.maxPatches, &err)
-	d.items = view[kernels.AttnItem](mem, l.items, l.maxItems, &err)
-	d.combines = view[kernels.AttnCombine](mem, l.combines, l.maxCombines, &err)
-	d.samples = view[kernels.Sample](mem, l.samples, c.MaxTokens, &err)
-	if err == nil {
-		d.adjustMem, err = ctx.HostAlloc(uint64(maxAdjusts(c))*uint64(unsafe.Sizeof(kernels.Adjust{})), false)
+	clear(d.mem.Bytes())
+	size := int(unsafe.Sizeof(kernels.Adjust{}))
+	if d.adjustMem, err = ctx.HostAlloc(uint64(c.Depth*d.adjusts*size), false); err != nil {
+		return nil, joinClose(err, d.mem.Close)
 	}
-	if err != nil {
-		return nil, joinClose(err, mem.Close)
+	for i := range c.Depth {
+		base := i * l.bytes
+		head := view[kernels.StepHead](d.mem, base, 1, &err)
+		e := entry{
+			ids: view[int32](d.mem, base+l.ids, c.MaxTokens, &err), source: view[int32](d.mem, base+l.source, c.MaxTokens, &err),
+			pos: view[int32](d.mem, base+l.pos, c.MaxTokens, &err), owner: view[int32](d.mem, base+l.owner, c.MaxTokens, &err),
+			patches:  view[kernels.Patch](d.mem, base+l.patches, l.maxPatches, &err),
+			items:    view[kernels.AttnItem](d.mem, base+l.items, l.maxItems, &err),
+			combines: view[kernels.AttnCombine](d.mem, base+l.combines, l.maxCombines, &err),
+			samples:  view[kernels.Sample](d.mem, base+l.samples, c.MaxTokens, &err),
+			adjusts:  view[kernels.Adjust](d.adjustMem, i*d.adjusts*size, d.adjusts, &err),
+		}
+		if err != nil {
+			return d, err
+		}
+		e.head = &head[0]
+		d.entries = append(d.entries, e)
 	}
-	d.adjusts = view[kernels.Adjust](d.adjustMem, 0, maxAdjusts(c), &err)
-	d.head = &head[0]
-	return d, err
+	return d, nil
 }
 
-// results is mapped host memory that publish writes.
+// close releases what newDescriptor took.
+func (d *descriptor) close() error { return joinClose(nil, d.adjustMem.Close, d.mem.Close) }
+
+// results is mapped host memory that publish writes: one flag, and a ring of arrays like the descriptor's.
 type results struct {
-	mem    *driver.HostMem
-	flag   *uint64 // the number of the last finished step, read atomically
+	mem     *driver.HostMem
+	flag    *uint64 // the number of the last finished step, read atomically
+	entries []outcome
+	// logitRows is how many of a step's first samples may ask for logits.
+	logitRows                          int
+	statsAt, topAt, hiddenAt, logitsAt int // of the first entry; the flag is at 0
+	entryBytes                         int
+}
+
+// outcome is what one step published.
+type outcome struct {
 	stats  []kernels.Stat
 	top    []kernels.TopEntry // [samples][MaxTop]
 	hidden []float32          // [samples][C]
 	logits []float32          // [logitRows][V]
-	// logitRows is how many of a step's first samples may ask for logits.
-	logitRows                                  int
-	flagAt, statsAt, topAt, hiddenAt, logitsAt int
 }
 
 // maxLogits bounds the mapped memory for whole rows of logits, which only tests and references ask for.
@@ -110,26 +133,30 @@ const maxLogits = 64 << 20
 
 func newResults(ctx *driver.Context, c *Config, hidden int) (*results, error) {
 	r := &results{logitRows: min(c.MaxTokens, max(maxLogits/(4*c.Vocab), 1))}
-	at := 0
+	const flagBytes = 256
+	at := flagBytes
 	place := func(offset *int, bytes int) {
 		*offset = at
 		at = roundUp(at+bytes, 256)
 	}
-	place(&r.flagAt, 8)
 	place(&r.statsAt, c.MaxTokens*int(unsafe.Sizeof(kernels.Stat{})))
 	place(&r.topAt, c.MaxTokens*kernels.MaxTop*int(unsafe.Sizeof(kernels.TopEntry{})))
 	place(&r.hiddenAt, c.MaxTokens*hidden*4)
 	place(&r.logitsAt, r.logitRows*c.Vocab*4)
-	mem, err := ctx.HostAlloc(uint64(at), false)
+	r.entryBytes = at - flagBytes
+	mem, err := ctx.HostAlloc(uint64(flagBytes+c.Depth*r.entryBytes), false)
 	if err != nil {
 		return nil, err
 	}
 	r.mem = mem
-	flag := view[uint64](mem, r.flagAt, 1, &err)
-	r.stats = view[kernels.Stat](mem, r.statsAt, c.MaxTokens, &err)
-	r.top = view[kernels.TopEntry](mem, r.topAt, c.MaxTokens*kernels.MaxTop, &err)
-	r.hidden = view[float32](mem, r.hiddenAt, c.MaxTokens*hidden, &err)
-	r.logits = view[float32](mem, r.logitsAt, r.logitRows*c.Vocab, &err)
+	flag := view[uint64](mem, 0, 1, &err)
+	for i := range c.Depth {
+		base := i * r.entryBytes
+		r.entries = append(r.entries, outcome{
+			stats: view[kernels.Stat](mem, base+r.statsAt, c.MaxTokens, &err), top: view[kernels.TopEntry](mem, base+r.topAt, c.MaxTokens*kernels.MaxTop, &err),
+			hidden: view[float32](mem, base+r.hiddenAt, c.MaxTokens*hidden, &err), logits: view[float32](mem, base+r.logitsAt, r.logitRows*c.Vocab, &err),
+		})
+	}
 	if err != nil {
 		return nil, joinClose(err, mem.Close)
 	}

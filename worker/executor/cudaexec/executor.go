@@ -27,13 +27,21 @@ type slot struct {
 	cfg    executor.SeqConfig
 	table  []int32 // [pages of MaxContext], -1 where none; what the device's table holds for the pages in use
 	past   history // of the ids fed, if the parameters penalize
+	// sampled says that the last position fed was sampled, so that a row may continue from it.
+	sampled bool
 }
 
-// flight is the step that was launched and not yet waited for.
+// flight is a step that was launched and not yet waited for. There are Config.Depth of them, used in turn.
 type flight struct {
+	ring    int           // index of the flight, and of its entries in the rings
+	ended   *driver.Event // behind the step
+	entry   *entry        // the step's descriptor
 	ticket  executor.Ticket
 	batch   *step.Batch
 	started time.Time
+	picks   []pick
+	// adjusted is the number of adjustments.
+	adjusted int
 	// asleep says that the sleeper has been asked to wait for the step's end.
 	asleep bool
 }
@@ -46,16 +54,17 @@ type Executor struct {
 	plan  Plan
 
 	device *Device
-	set    *kernels.Set
+	set    *kernels.Set // the one to close
+	launch *kernels.Set // the same kernels, as steps launch them
 	stream *driver.Stream
-	ended  *driver.Event // behind the step in flight
-	arena  driver.Ptr    // weights and buffers
-	kv     driver.Ptr    // [L][N, 2, Hk, P, D] bf16
+	arena  driver.Ptr // weights and buffers
+	kv     driver.Ptr // [L][N, 2, Hk, P, D] bf16
 	w      *weights
 	b      *buffers
 	desc   *descriptor
 	res    *results
 	attn   kernels.AttnPlan
+	graphs graphs
 
 	slots  []slot
 	free   []step.Slot // a stack; the lowest slot is on top at first
@@ -63,23 +72,24 @@ type Executor struct {
 	seen   []uint64 // step mark of each slot, to find duplicates
 	mark   uint64
 	ticket executor.Ticket
-	flight *flight // nil when no step is in flight; points at flying
-	flying flight
-	picks  []pick
 	adjust adjuster
-	// adjusted is the number of adjustments of the step in the making.
-	adjusted int
-	failed   error
-	down     bool
+	failed error
+	down   bool
 
-	// sleep asks the sleeper to wait for the event; capacity 1 and at most one step in flight, so the send never
+	// flights are used in turn; inFlight of them, up to the last one launched, are in flight.
+	flights   []flight
+	inFlight  int
+	idleSince time.Time // when the last step waited for was done
+
+	// sleep asks the sleeper to wait for an event; capacity 1 and only the oldest step is slept for, so the send never
 	// blocks. Shutdown closes it. woke carries the answer; capacity 1.
-	sleep   chan struct{}
+	sleep   chan *driver.Event
 	woke    chan error
 	sleeper *pool.Pool
 
 	steps, tokens, rows atomic.Uint64
-	busy                atomic.Int64 // nanoseconds
+	replays             atomic.Uint64 // steps whose layers were a graph
+	busy                atomic.Int64  // nanoseconds
 	openSlots           atomic.Int64
 }
 
@@ -113,13 +123,19 @@ func New(ctx context.Context, cfg Config, d *Device, src Source) (_ *Executor, e
 	if e.stream, err = d.ctx.NewStream(cfg.Priority); err != nil {
 		return nil, err
 	}
-	if e.ended, err = d.ctx.NewEvent(driver.EventOptions{Blocking: true}); err != nil {
+	if e.launch, err = overlapped(e.set, d, &cfg); err != nil {
 		return nil, err
 	}
 	if err = e.takeMemory(); err != nil {
 		return nil, err
 	}
+	if err = e.takeFlights(); err != nil {
+		return nil, err
+	}
 	if err = e.loadWeights(ctx, src); err != nil {
+		return nil, err
+	}
+	if err = e.capture(ctx); err != nil {
 		return nil, err
 	}
 	e.start()
@@ -142,7 +158,7 @@ func (e *Executor) takeMemory() error {
 		return err
 	}
 	ctx := e.device.ctx
-	size := uint64(plan.Weights+plan.Activations) + 2*tensor.DefaultAlign
+	size := uint64(plan.Weights+plan.buffers) + 2*tensor.DefaultAlign
 	if e.arena, err = ctx.Alloc(size); err != nil {
 		return fmt.Errorf("%w: weights and activations of %s: %w", ErrMemory, gib(int64(size)), err)
 	}
@@ -178,15 +194,48 @@ func (e *Executor) takeMemory() error {
 	return err
 }
 
+// takeFlights makes the flights.
+func (e *Executor) takeFlights() (err error) {
+	e.flights = make([]flight, e.cfg.Depth)
+	for i := range e.flights {
+		f := &e.flights[i]
+		f.ring, f.entry = i, &e.desc.entries[i]
+		if f.ended, err = e.device.ctx.NewEvent(driver.EventOptions{Blocking: true}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// oldest is the flight that is waited for next; there is one.
+func (e *Executor) oldest() *flight {
+	return &e.flights[(int(e.ticket)-e.inFlight)%len(e.flights)]
+}
+
+// overlapped returns the kernels as steps launch them.
+func overlapped(set *kernels.Set, d *Device, cfg *Config) (*kernels.Set, error) {
+	major, _, err := d.ctx.Device().ComputeCapability()
+	if err != nil || major < 9 || cfg.NoOverlap {
+		return set, err
+	}
+	return set.Overlapped(), nil
+}
+
 // loadWeights fills everything that stays the same between steps.
 func (e *Executor) loadWeights(ctx context.Context, src Source) error {
 	dev := e.device.ctx
 	// Products may read rows that no step has written; what they make of them is not used.
-	if err := e.stream.Set8(ptr(e.b.x), 0, uint64(e.plan.Activations)); err != nil {
+	if err := e.stream.Set8(ptr(e.b.x), 0, uint64(e.plan.buffers)); err != nil {
 		return err
 	}
-	if err := e.stream.Set32(ptr(e.b.arrived), 0, 1); err != nil {
-		return err
+	for _, v := range []tensor.View{e.b.arrived, e.b.joined, e.b.last} {
+		n, err := v.Bytes()
+		if err == nil {
+			err = e.stream.Set8(ptr(v), 0, n)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	if e.cfg.Poison {
 		if err := e.stream.Set8(e.kv, 0xff, uint64(e.plan.KV())); err != nil {
@@ -220,21 +269,24 @@ func (e *Executor) start() {
 	m, c := &e.model, &e.cfg
 	e.info = executor.Info{
 		Model: c.Name, Device: e.device.name, Vocab: c.Vocab, Hidden: m.Hidden, Layers: m.Layers, PageSize: c.PageSize, Pages: c.Pages,
-		MaxSlots: c.MaxSlots, MaxTokens: c.MaxTokens, MaxRows: c.MaxRows, MaxContext: c.MaxContext, Depth: 1,
+		MaxSlots: c.MaxSlots, MaxTokens: c.MaxTokens, MaxRows: c.MaxRows, MaxContext: c.MaxContext, Depth: c.Depth,
 		Features: step.FEntropy | step.FTopK | step.FHidden | step.FLogits | step.FAdjust | step.FGiven | step.FAdopt,
 	}
 	if c.Router != nil {
 		e.info.Features |= step.FScore
 	}
+	if c.Depth > 1 {
+		e.info.Features |= step.FContinue
+	}
 	e.slots, e.seen = make([]slot, c.MaxSlots), make([]uint64, c.MaxSlots)
 	for i := range e.slots {
 		e.free = append(e.free, step.Slot(c.MaxSlots-1-i))
 	}
-	e.sleep, e.woke = make(chan struct{}, 1), make(chan error, 1)
+	e.sleep, e.woke = make(chan *driver.Event, 1), make(chan error, 1)
 	e.sleeper = pool.New()
 	e.sleeper.Go(func() {
-		for range e.sleep {
-			e.woke <- e.ended.Wait()
+		for ended := range e.sleep {
+			e.woke <- ended.Wait()
 		}
 	})
 }
@@ -263,16 +315,16 @@ func (e *Executor) release() error {
 	if e.res != nil && e.res.mem != nil {
 		errs = append(errs, e.res.mem.Close())
 	}
-	if e.desc != nil && e.desc.adjustMem != nil {
-		errs = append(errs, e.desc.adjustMem.Close())
-	}
 	if e.desc != nil {
-		errs = append(errs, e.desc.mem.Close())
+		errs = append(errs, e.desc.close())
 	}
+	errs = append(errs, e.graphs.close())
 	free(&e.kv)
 	free(&e.arena)
-	if e.ended != nil {
-		errs = append(errs, e.ended.Close())
+	for _, f := range e.flights {
+		if f.ended != nil {
+			errs = append(errs, f.ended.Close())
+		}
 	}
 	if e.stream != nil {
 		errs = append(errs, e.stream.Close())
@@ -280,7 +332,7 @@ func (e *Executor) release() error {
 	if e.set != nil {
 		errs = append(errs, e.set.Close())
 	}
-	e.res, e.desc, e.ended, e.stream, e.set = nil, nil, nil, nil, nil
+	e.res, e.desc, e.flights, e.stream, e.set = nil, nil, nil, nil, nil
 	return errors.Join(errs...)
 }
 
@@ -326,7 +378,7 @@ func (e *Executor) Open(c executor.SeqConfig) (step.Slot, error) {
 	for i := range sl.table {
 		sl.table[i] = -1
 	}
-	sl.open, sl.length, sl.cfg = true, 0, c
+	sl.open, sl.length, sl.cfg, sl.sampled = true, 0, c, false
 	if c.Sampling.Penalizes() {
 		sl.past.reset(c.PromptLen)
 	}
@@ -354,7 +406,9 @@ func (e *Executor) Truncate(s step.Slot, length int) error {
 	if length < 0 || length > int(sl.length) {
 		return fmt.Errorf("cudaexec: truncate slot %d: expected 0 to %d, found %d", s, sl.length, length)
 	}
-	sl.length = int32(length)
+	if int32(length) != sl.length {
+		sl.length, sl.sampled = int32(length), false
+	}
 	return nil
 }
 
@@ -373,9 +427,9 @@ func (e *Executor) Close(s step.Slot) {
 // Stats implements executor.Executor.
 func (e *Executor) Stats() executor.Stats {
 	return executor.Stats{
-		Steps: e.steps.Load(), Tokens: e.tokens.Load(), Rows: e.rows.Load(), StepTime: time.Duration(e.busy.Load()),
+		Steps: e.steps.Load(), Tokens: e.tokens.Load(), Rows: e.rows.Load(), StepTime: time.Duration(e.busy.Load()), Replays: e.replays.Load(),
 		OpenSlots:   int(e.openSlots.Load()),
-		MemoryBytes: map[string]int64{"weights": e.plan.Weights, "kv": e.plan.KV(), "activations": e.plan.Activations},
+		MemoryBytes: map[string]int64{"weights": e.plan.Weights, "kv": e.plan.KV(), "activations": e.plan.buffers, "graphs": e.graphs.bytes},
 	}
 }
 

@@ -8,7 +8,7 @@ type StepError struct {
 	// Step is the batch's number.
 	Step uint64
 	// Op is the operation, such as "attn" or "qkv product". It is empty when the device noticed a fault after several
-	// operations had been enqueued; with Config.BlockEachOp it never is.
+	// operations had been enqueued, as those of a graph; with Config.BlockEachOp it never is.
 	Op string
 	// Layer is the operation's layer, below 0 for none.
 	Layer int

@@ -18,35 +18,72 @@ func (e *Executor) Launch(b *step.Batch) (executor.Ticket, error) {
 	if err := e.usable(); err != nil {
 		return 0, err
 	}
-	if e.flight != nil {
-		return 0, fmt.Errorf("cudaexec: launch: step %d is in flight and the depth is 1", e.flight.batch.Step)
+	if e.inFlight == len(e.flights) {
+		return 0, fmt.Errorf("cudaexec: launch: step %d is in flight and the depth is %d", e.oldest().batch.Step, len(e.flights))
 	}
 	if err := e.admit(b); err != nil {
 		return 0, err
 	}
+	f := &e.flights[int(e.ticket)%len(e.flights)]
 	e.ticket++
-	e.flying = flight{ticket: e.ticket, batch: b, started: time.Now()}
-	e.describe(b)
-	q := queue{e: e, tokens: int(e.desc.head.Tokens), block: e.cfg.BlockEachOp || e.steps.Load() < uint64(e.cfg.BlockSteps)}
-	q.step()
-	if q.err != nil {
-		q.err.Step = b.Step
-		return 0, e.fail(q.err)
+	f.ticket, f.batch, f.started, f.asleep = e.ticket, b, time.Now(), false
+	e.describe(f)
+	if err := e.enqueue(f); err != nil {
+		err.Step = b.Step
+		return 0, e.fail(err)
 	}
-	e.flight = &e.flying
+	e.inFlight++
 	e.steps.Add(1)
-	e.tokens.Add(uint64(q.tokens))
+	e.tokens.Add(uint64(f.entry.head.Tokens))
 	e.rows.Add(uint64(len(b.Rows)))
 	return e.ticket, nil
 }
 
+// enqueue enqueues a described step: graphs where there are some for its sizes, else one kernel after the other.
+func (e *Executor) enqueue(f *flight) *StepError {
+	tokens, samples := int(f.entry.head.Tokens), len(f.picks)
+	q := queue{e: e, tokens: tokens, items: len(e.attn.Items), block: e.cfg.BlockEachOp || e.steps.Load() < uint64(e.cfg.BlockSteps)}
+	q.poison()
+	if g := e.graphs.body(tokens); g != nil && !q.block {
+		q.op("", -1, g.Launch(e.stream)) // of all, which one has failed is not known
+		e.replays.Add(1)
+	} else {
+		q.body()
+	}
+	if g := e.graphs.head(samples, f.adjusted > 0); g != nil && !q.block {
+		q.op("", -1, g.Launch(e.stream))
+	} else {
+		q.output(samples, f.adjusted > 0)
+	}
+	if q.err == nil {
+		q.op("record event", -1, f.ended.Record(e.stream))
+	}
+	return q.err
+}
+
 // queue enqueues one step's operations. The first error sticks and names its operation; nothing is enqueued after it.
 type queue struct {
-	e      *Executor
-	tokens int
-	block  bool // wait after each operation, so that its errors are its own
-	err    *StepError
+	e *Executor
+	// tokens and items are what the grids are made for; kernels find the real numbers on the device.
+	tokens, items int
+	block         bool // wait after each operation, so that its errors are its own
+	only          part // 0 for all parts
+	err           *StepError
 }
+
+// part is a set of a step's operations, for timing.
+type part int
+
+const (
+	partProducts part = 1 << iota
+	partAttention
+	partRest
+	partHeadProduct
+	partHead
+)
+
+// has reports whether operations of a part are enqueued.
+func (q *queue) has(p part) bool { return q.err == nil && (q.only == 0 || q.only&p != 0) }
 
 // op notes the outcome of an operation, and waits for it when errors must name their operation.
 func (q *queue) op(name string, layer int, err error) {
@@ -66,38 +103,47 @@ func (e *Executor) head() driver.Ptr { return ptr(e.b.desc) }
 // at is the device address of an array of the descriptor.
 func (e *Executor) at(offset int) driver.Ptr { return ptr(e.b.desc) + driver.Ptr(offset) }
 
-func (q *queue) step() {
-	e := q.e
-	if e.cfg.Poison {
-		for _, v := range e.b.activations() {
-			n, err := v.Bytes()
-			q.op("poison", -1, errors.Join(err, e.stream.Set8(ptr(v), 0xff, n)))
-		}
+// poison fills the activations with NaN, if that is asked for.
+func (q *queue) poison() {
+	if !q.e.cfg.Poison {
+		return
 	}
-	l := descriptorLayout(&e.cfg)
-	q.op("prep", -1, e.set.Prep(e.stream, &kernels.PrepParams{
-		In: e.desc.mem.Device(), Out: ptr(e.b.desc), Table: ptr(e.b.table), Slots: ptr(e.b.slots), IDsAt: int32(l.ids), PosAt: int32(l.pos),
-		OwnerAt: int32(l.owner), PatchesAt: int32(l.patches), ItemsAt: int32(l.items), CombinesAt: int32(l.combines),
-		SamplesAt: int32(l.samples), MaxPages: int32(e.b.table.Shape.Dim(1)), PageSize: int32(e.cfg.PageSize),
-	}))
-	q.op("embed", -1, e.set.Embed(e.stream, &kernels.EmbedParams{
-		Head: e.head(), Table: ptr(e.w.embed), IDs: e.at(l.ids), X: ptr(e.b.x),
-	}, q.tokens))
+	for _, v := range q.e.b.activations() {
+		n, err := v.Bytes()
+		q.op("poison", -1, errors.Join(err, q.e.stream.Set8(ptr(v), 0xff, n)))
+	}
+}
+
+// body enqueues everything up to the last layer's output.
+func (q *queue) body() {
+	e, l := q.e, &q.e.desc.layout
+	if q.only == 0 {
+		q.op("prep", -1, e.launch.Prep(e.stream, &kernels.PrepParams{
+			In: e.desc.mem.Device(), Out: ptr(e.b.desc), Table: ptr(e.b.table), Slots: ptr(e.b.slots), Turn: ptr(e.b.arrived) + 4,
+			Last: ptr(e.b.last), IDsAt: int32(l.ids), SourceAt: int32(l.source), PosAt: int32(l.pos), OwnerAt: int32(l.owner),
+			PatchesAt: int32(l.patches), ItemsAt: int32(l.items), CombinesAt: int32(l.combines), SamplesAt: int32(l.samples),
+			MaxPages: int32(e.b.table.Shape.Dim(1)), PageSize: int32(e.cfg.PageSize), EntryBytes: int32(l.bytes), Ring: int32(e.cfg.Depth),
+		}))
+	}
+	if q.has(partRest) {
+		q.op("embed", -1, e.launch.Embed(e.stream, &kernels.EmbedParams{
+			Head: e.head(), Table: ptr(e.w.embed), IDs: e.at(l.ids), X: ptr(e.b.x),
+		}, q.tokens))
+	}
 	for i := range e.w.layers {
 		if q.err != nil {
 			return
 		}
-		q.attention(i, &l)
+		q.attention(i, l)
 		q.feedForward(i)
-	}
-	q.output(&l)
-	if q.err == nil {
-		q.op("record event", -1, e.ended.Record(e.stream))
 	}
 }
 
 // norm adds what the last product left in delta to the residual stream and normalises into h.
 func (q *queue) norm(name string, layer int, weight tensor.View, add bool) {
+	if !q.has(partRest) {
+		return
+	}
 	e := q.e
 	p := kernels.RmsnormParams{
 		Count: e.head() + kernels.HeadTokens, X: ptr(e.b.x), Weight: ptr(weight), Out: ptr(e.b.h), Eps: float32(e.model.NormEps),
@@ -105,74 +151,87 @@ func (q *queue) norm(name string, layer int, weight tensor.View, add bool) {
 	if add {
 		p.Delta = ptr(e.b.delta)
 	}
-	q.op(name, layer, e.set.Rmsnorm(e.stream, &p, q.tokens))
+	q.op(name, layer, e.launch.Rmsnorm(e.stream, &p, q.tokens))
 }
 
 func (q *queue) attention(i int, l *layout) {
 	e, w := q.e, &q.e.w.layers[i]
 	q.norm("input norm", i, w.inputNorm, i > 0)
-	q.matmul("qkv product", i, e.b.qkv, e.b.h, w.qkv, q.tokens, kernels.HeadTokens)
+	q.matmul("qkv product", i, e.b.qkv, e.b.h, w.qkv, q.tokens)
 	cache := e.kv + driver.Ptr(int64(i)*e.plan.KV()/int64(e.model.Layers))
-	q.op("qkvpost", i, e.set.Qkvpost(e.stream, &kernels.QkvpostParams{
-		Head: e.head(), QKV: ptr(e.b.qkv), QNorm: ptr(w.qNorm), KNorm: ptr(w.kNorm), Rope: ptr(e.w.rope), Pos: e.at(l.pos),
-		Slots: ptr(e.b.slots), Q: ptr(e.b.q), Cache: cache, Eps: float32(e.model.NormEps),
-	}, q.tokens))
-	q.op("attn", i, e.set.Attn(e.stream, &kernels.AttnParams{
-		Head: e.head(), Items: e.at(l.items), Q: ptr(e.b.q), Cache: cache, Table: ptr(e.b.table), Out: ptr(e.b.attn),
-		PartO: ptr(e.b.partO), PartML: ptr(e.b.partML), MaxPages: int32(e.b.table.Shape.Dim(1)), Scale: kernels.AttnScale(e.model.HeadDim),
-	}, len(e.attn.Items)))
-	q.op("attncombine", i, e.set.AttnCombine(e.stream, &kernels.CombineParams{
-		Head: e.head(), Combines: e.at(l.combines), PartO: ptr(e.b.partO), PartML: ptr(e.b.partML), Out: ptr(e.b.attn),
-	}, len(e.attn.Combines)))
-	q.matmul("o product", i, e.b.delta, e.b.attn, w.o, q.tokens, kernels.HeadTokens)
+	if q.has(partAttention) {
+		q.op("qkvpost", i, e.launch.Qkvpost(e.stream, &kernels.QkvpostParams{
+			Head: e.head(), QKV: ptr(e.b.qkv), Bias: ptr(w.qkvBias), QNorm: ptr(w.qNorm), KNorm: ptr(w.kNorm), Rope: ptr(e.w.rope),
+			Pos: e.at(l.pos), Slots: ptr(e.b.slots), Q: ptr(e.b.q), Cache: cache, Eps: float32(e.model.NormEps),
+		}, q.tokens))
+		q.op("attn", i, e.launch.Attn(e.stream, &kernels.AttnParams{
+			Head: e.head(), Items: e.at(l.items), Q: ptr(e.b.q), Cache: cache, Table: ptr(e.b.table), Out: ptr(e.b.attn),
+			PartO: ptr(e.b.partO), PartML: ptr(e.b.partML), Combines: e.at(l.combines), Arrived: ptr(e.b.joined),
+			MaxPages: int32(e.b.table.Shape.Dim(1)), Scale: kernels.AttnScale(e.model.HeadDim),
+		}, q.items))
+	}
+	q.matmul("o product", i, e.b.delta, e.b.attn, w.o, q.tokens)
 }
 
 func (q *queue) feedForward(i int) {
 	e, w := q.e, &q.e.w.layers[i]
 	q.norm("post-attention norm", i, w.postNorm, true)
-	q.matmul("gate and up product", i, e.b.gateUp, e.b.h, w.gateUp, q.tokens, kernels.HeadTokens)
-	q.op("silumul", i, e.set.Silumul(e.stream, &kernels.SilumulParams{Head: e.head(), GU: ptr(e.b.gateUp), Out: ptr(e.b.act)}, q.tokens))
-	q.matmul("down product", i, e.b.delta, e.b.act, w.down, q.tokens, kernels.HeadTokens)
+	q.gate(i, w.gateUp)
+	q.matmul("down product", i, e.b.delta, e.b.act, w.down, q.tokens)
+}
+
+// gate enqueues act = silu(gate · h) * (up · h), in one kernel where the product's can do it.
+func (q *queue) gate(i int, w tensor.View) {
+	e := q.e
+	const name = "gate and up product"
+	p := e.operands(e.b.act, e.b.h, w, kernels.HeadTokens)
+	switch e.product(paddedTokens(q.tokens), int(p.N), int(p.K)) {
+	case useGemv:
+		if q.has(partProducts) {
+			q.op(name, i, e.launch.GemvGate(e.stream, &p, q.tokens))
+		}
+	case useSlim:
+		if q.has(partProducts) {
+			q.op(name, i, e.launch.SlimGate(e.stream, &p, q.tokens, slimForm(int(p.N), int(p.K))))
+		}
+	case useTile:
+		if q.has(partProducts) {
+			q.op(name, i, e.launch.TileGate(e.stream, &p, q.tokens, slimForm(int(p.N), int(p.K))))
+		}
+	default:
+		q.matmul(name, i, e.b.gateUp, e.b.h, w, q.tokens)
+		if q.has(partRest) {
+			q.op("silumul", i, e.launch.Silumul(e.stream, &kernels.SilumulParams{Head: e.head(), GU: ptr(e.b.gateUp), Out: ptr(e.b.act)}, q.tokens))
+		}
+	}
 }
 
 // output runs the head over the sampled positions, some at a time, and publishes.
-func (q *queue) output(l *layout) {
-	samples := len(q.e.picks)
+func (q *queue) output(samples int, adjusted bool) {
 	for first := 0; first < samples && q.err == nil; first += headRows {
 		n := min(headRows, samples-first)
-		q.headBlock(l, first, n, first+n == samples)
+		q.headBlock(first, n, adjusted, first+n == samples)
 	}
 	if samples == 0 {
-		q.publish(l, 0, 0, true)
+		q.publish(0, 0, true)
 	}
 }
 
-func (q *queue) headBlock(l *layout, first, n int, last bool) {
+// headBlock runs the head over n positions from first on.
+func (q *queue) headBlock(first, n int, adjusted, last bool) {
 	e, b := q.e, q.e.b
-	samples := e.at(l.samples)
-	ld := int32(b.logits.Shape.Dim(1))
-	q.op("final norm", -1, e.set.Rmsnorm(e.stream, &kernels.RmsnormParams{
-		Count: e.head() + kernels.HeadSamples, X: ptr(b.x), Delta: ptr(b.delta), Weight: ptr(e.w.norm), Samples: samples, Out: ptr(b.headIn),
-		Out32: ptr(b.hidden), Eps: float32(e.model.NormEps), First: int32(first),
-	}, n))
-	q.matmul("head product", -1, b.logits, b.headIn, e.w.head, n, kernels.HeadSamples)
-	q.op("logitstats", -1, e.set.LogitStats(e.stream, &kernels.LogitstatsParams{
-		Head: e.head(), Samples: samples, Logits: ptr(b.logits), Stats: ptr(b.stats), Top: ptr(b.top), Ld: ld, First: int32(first),
-	}, n))
-	adjust := kernels.AdjustParams{
-		Head: e.head(), Samples: samples, Adjusts: e.desc.adjustMem.Device(), Saved: ptr(b.saved), Logits: ptr(b.logits), Stats: ptr(b.stats),
-		Ld: ld, First: int32(first),
+	samples := e.at(e.desc.layout.samples)
+	if q.has(partHead) {
+		q.op("final norm", -1, e.launch.Rmsnorm(e.stream, &kernels.RmsnormParams{
+			Count: e.head() + kernels.HeadSamples, X: ptr(b.x), Delta: ptr(b.delta), Weight: ptr(e.w.norm), Samples: samples, Out: ptr(b.headIn),
+			Out32: ptr(b.hidden), Eps: float32(e.model.NormEps), First: int32(first),
+		}, n))
 	}
-	if e.adjusted > 0 {
-		q.op("adjust", -1, e.set.Adjust(e.stream, &adjust, n))
+	q.product("head product", -1, partHeadProduct, b.logits, b.headIn, e.w.head, n, kernels.HeadSamples)
+	if !q.has(partHead) {
+		return
 	}
-	q.op("sample", -1, e.set.Sample(e.stream, &kernels.SampleParams{
-		Head: e.head(), Samples: samples, Logits: ptr(b.logits), Stats: ptr(b.stats), Ld: ld, First: int32(first),
-	}, n))
-	if e.adjusted > 0 {
-		adjust.Settle = 1
-		q.op("adjust back", -1, e.set.Adjust(e.stream, &adjust, n))
-	}
+	q.choose(first, n, adjusted)
 	if r := e.cfg.Router; r != nil {
 		p := kernels.ScoreParams{
 			Head: e.head(), Samples: samples, Hidden: ptr(b.hidden), Weight: ptr(e.w.router), Stats: ptr(b.stats), Bias: r.Bias, First: int32(first),
@@ -180,50 +239,87 @@ func (q *queue) headBlock(l *layout, first, n int, last bool) {
 		if r.Sigmoid {
 			p.Sigmoid = 1
 		}
-		q.op("score", -1, e.set.Score(e.stream, &p, n))
+		q.op("score", -1, e.launch.Score(e.stream, &p, n))
 	}
-	q.publish(l, first, n, last)
+	q.publish(first, n, last)
 }
 
-func (q *queue) publish(l *layout, first, n int, last bool) {
+// choose takes features from the logits and draws tokens.
+func (q *queue) choose(first, n int, adjusted bool) {
+	e, b := q.e, q.e.b
+	samples, ld := e.at(e.desc.layout.samples), int32(b.logits.Shape.Dim(1))
+	q.op("logitpart", -1, e.launch.LogitPart(e.stream, &kernels.LogitpartParams{
+		Head: e.head(), Logits: ptr(b.logits), Parts: ptr(b.parts), Ld: ld, First: int32(first),
+	}, n))
+	q.op("logitstats", -1, e.launch.LogitStats(e.stream, &kernels.LogitstatsParams{
+		Head: e.head(), Samples: samples, Logits: ptr(b.logits), Parts: ptr(b.parts), Stats: ptr(b.stats), Top: ptr(b.top), Ld: ld,
+		First: int32(first),
+	}, n))
+	adjust := kernels.AdjustParams{
+		Head: e.head(), Samples: samples, Adjusts: e.desc.adjustMem.Device(), Saved: ptr(b.saved), Logits: ptr(b.logits), Stats: ptr(b.stats),
+		Ld: ld, First: int32(first), RingEntries: int32(e.desc.adjusts),
+	}
+	if adjusted {
+		q.op("adjust", -1, e.launch.Adjust(e.stream, &adjust, n))
+	}
+	q.op("sample", -1, e.launch.Sample(e.stream, &kernels.SampleParams{
+		Head: e.head(), Samples: samples, Logits: ptr(b.logits), Stats: ptr(b.stats), Last: ptr(b.last), Ld: ld, First: int32(first),
+	}, n))
+	if adjusted {
+		adjust.Settle = 1
+		q.op("adjust back", -1, e.launch.Adjust(e.stream, &adjust, n))
+	}
+}
+
+func (q *queue) publish(first, n int, last bool) {
 	e, b, r := q.e, q.e.b, q.e.res
 	host := func(offset int) driver.Ptr { return r.mem.Device() + driver.Ptr(offset) }
 	p := kernels.PublishParams{
-		Head: e.head(), Samples: e.at(l.samples), Stats: ptr(b.stats), Top: ptr(b.top), Hidden: ptr(b.hidden), Logits: ptr(b.logits),
+		Head: e.head(), Samples: e.at(e.desc.layout.samples), Stats: ptr(b.stats), Top: ptr(b.top), Hidden: ptr(b.hidden), Logits: ptr(b.logits),
 		OutStats: host(r.statsAt), OutTop: host(r.topAt), OutHidden: host(r.hiddenAt), OutLogits: host(r.logitsAt), Arrived: ptr(b.arrived),
-		C: int32(e.model.Hidden), V: int32(e.cfg.Vocab), Ld: int32(b.logits.Shape.Dim(1)), First: int32(first),
+		RingBytes: uint64(r.entryBytes), C: int32(e.model.Hidden), V: int32(e.cfg.Vocab), Ld: int32(b.logits.Shape.Dim(1)), First: int32(first),
 	}
 	if last {
-		p.OutStep = host(r.flagAt)
+		p.OutStep = host(0)
 	}
-	q.op("publish", -1, e.set.Publish(e.stream, &p, n))
+	q.op("publish", -1, e.launch.Publish(e.stream, &p, n))
 }
 
-// matmul enqueues out[:n] = x[:n] · wᵀ. count is where in the step's head the kernels find the number of rows; it may be
-// larger than n for one block of several at the head, whose buffers are as tall as a block.
-func (q *queue) matmul(name string, layer int, out, x, w tensor.View, n int, count driver.Ptr) {
-	if q.err != nil || n == 0 {
-		return
-	}
-	e := q.e
-	p := kernels.MatmulParams{
+// operands are those of out[T] = x[T] · wᵀ, where count is where in the step's head the kernels find T.
+func (e *Executor) operands(out, x, w tensor.View, count driver.Ptr) kernels.MatmulParams {
+	return kernels.MatmulParams{
 		Count: e.head() + count, W: ptr(w), X: ptr(x), Y: ptr(out), N: int32(w.Shape.Dim(0)), K: int32(w.Shape.Dim(1)),
 		LdY: int32(out.Shape.Dim(1)),
 	}
-	switch {
-	case e.cfg.Reproducible:
-		q.op(name, layer, e.set.Gemm(e.stream, &p, n))
-	case n <= kernels.MaxGemv:
-		q.op(name, layer, e.set.Gemv(e.stream, &p, n))
-	case e.device.blas != nil:
-		err := q.library(out, x, w, n)
-		if errors.Is(err, cublaslt.ErrUnsupported) {
-			err = e.set.Gemm(e.stream, &p, n)
-		}
-		q.op(name, layer, err)
-	default:
-		q.op(name, layer, e.set.Gemm(e.stream, &p, n))
+}
+
+// matmul enqueues out[:n] = x[:n] · wᵀ for the tokens of the step.
+func (q *queue) matmul(name string, layer int, out, x, w tensor.View, n int) {
+	q.product(name, layer, partProducts, out, x, w, n, kernels.HeadTokens)
+}
+
+// product is matmul for either count. The number at count may be larger than n for one block of several at the head, whose
+// buffers are as tall as a block.
+func (q *queue) product(name string, layer int, p part, out, x, w tensor.View, n int, count driver.Ptr) {
+	if !q.has(p) || n == 0 {
+		return
 	}
+	e := q.e
+	m := e.operands(out, x, w, count)
+	var err error
+	switch e.product(paddedTokens(n), int(m.N), int(m.K)) {
+	case useGemv:
+		err = e.launch.Gemv(e.stream, &m, n)
+	case useSlim:
+		err = e.launch.Slim(e.stream, &m, n, slimForm(int(m.N), int(m.K)))
+	case useLibrary:
+		if err = q.library(out, x, w, n); errors.Is(err, cublaslt.ErrUnsupported) {
+			err = e.launch.Tile(e.stream, &m, n, slimForm(int(m.N), int(m.K)))
+		}
+	default:
+		err = e.launch.Tile(e.stream, &m, n, slimForm(int(m.N), int(m.K)))
+	}
+	q.op(name, layer, err)
 }
 
 // library multiplies with cuBLASLt. Rows beyond n are computed from whatever lies there, and not used.

@@ -18,8 +18,10 @@ type Plan struct {
 	Model string
 	// Budget is what the model may take; Free of it is not planned for anything.
 	Budget, Free int64
-	// Weights include the rotary table and a router head; Activations the workspace.
+	// Weights include the rotary table and a router head; Activations the workspace and captured graphs.
 	Weights, Activations int64
+	// buffers is the part of Activations that steps work in.
+	buffers int64
 	// Pages of PageBytes each make the KV pool; TokenBytes is one token's part.
 	Pages, PageSize       int
 	PageBytes, TokenBytes int64
@@ -69,10 +71,14 @@ func makePlan(cfg *Config, m *model.Config, budget int64) (Plan, error) {
 		return Plan{}, err
 	}
 	p := Plan{
-		Model: cfg.Name, Budget: budget, Weights: w.bytes, Activations: int64(measure.Used() - before), PageSize: cfg.PageSize,
+		Model: cfg.Name, Budget: budget, Weights: w.bytes, buffers: int64(measure.Used() - before), PageSize: cfg.PageSize,
 		TokenBytes: int64(m.Layers) * 2 * int64(m.KVHeads) * int64(m.HeadDim) * 2,
 	}
 	p.PageBytes = p.TokenBytes * int64(cfg.PageSize)
+	p.Activations = p.buffers
+	if !cfg.Eager {
+		p.Activations += graphNodes(m.Layers) * graphNodeBytes
+	}
 	left := budget - p.Weights - p.Activations
 	p.Pages = cfg.Pages
 	if p.Pages == 0 {

@@ -21,26 +21,40 @@ func (e *Executor) Wait(ctx context.Context, t executor.Ticket, r *step.Result) 
 	if err := e.usable(); err != nil {
 		return err
 	}
-	if e.flight == nil || e.flight.ticket != t {
-		return fmt.Errorf("cudaexec: wait: ticket %d is not in flight", t)
+	if e.inFlight == 0 || e.oldest().ticket != t {
+		return fmt.Errorf("cudaexec: wait: ticket %d is not the oldest in flight", t)
 	}
-	if e.flight.asleep || !e.watch() {
-		if err := e.doze(ctx); err != nil {
+	f := e.oldest()
+	if f.asleep || !e.watch(f) {
+		if err := e.doze(ctx, f); err != nil {
 			return err
 		}
 	}
-	e.busy.Add(int64(time.Since(e.flight.started)))
-	e.report(e.flight.batch, r)
-	e.flight = nil
-	e.flying.batch = nil
+	now := time.Now()
+	e.busy.Add(int64(now.Sub(later(f.started, e.idleSince))))
+	e.idleSince = now
+	e.report(f, r)
+	e.inFlight--
+	f.batch = nil
 	return nil
 }
 
+// later returns the later of two times.
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// done reports whether a step's results have been published. Steps end in order.
+func (e *Executor) done(f *flight) bool { return atomic.LoadUint64(e.res.flag) >= uint64(f.ticket) }
+
 // watch spins on the flag for a while and reports whether the step is done.
-func (e *Executor) watch() bool {
+func (e *Executor) watch(f *flight) bool {
 	for start := time.Now(); ; {
 		for range 64 {
-			if atomic.LoadUint64(e.res.flag) == uint64(e.ticket) {
+			if e.done(f) {
 				return true
 			}
 		}
@@ -51,10 +65,10 @@ func (e *Executor) watch() bool {
 }
 
 // doze sleeps until the step's event, on the sleeper's thread.
-func (e *Executor) doze(ctx context.Context) error {
-	if !e.flight.asleep {
-		e.flight.asleep = true
-		e.sleep <- struct{}{}
+func (e *Executor) doze(ctx context.Context, f *flight) error {
+	if !f.asleep {
+		f.asleep = true
+		e.sleep <- f.ended
 	}
 	var err error
 	select {
@@ -67,35 +81,41 @@ func (e *Executor) doze(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
-	e.flight.asleep = false
+	f.asleep = false
 	if err != nil {
-		err = &StepError{Step: e.flight.batch.Step, Layer: -1, Err: err}
-	} else if got := atomic.LoadUint64(e.res.flag); got != uint64(e.ticket) {
-		err = &StepError{Step: e.flight.batch.Step, Op: "publish", Layer: -1,
-			Err: fmt.Errorf("the device has ended and reported step number %d instead of %d", got, e.ticket)}
+		err = &StepError{Step: f.batch.Step, Layer: -1, Err: err}
+	} else if !e.done(f) {
+		err = &StepError{Step: f.batch.Step, Op: "publish", Layer: -1,
+			Err: fmt.Errorf("the device has ended and reported step number %d instead of %d", atomic.LoadUint64(e.res.flag), f.ticket)}
 	}
 	if err != nil {
-		e.flight = nil
+		e.inFlight = 0
 		return e.fail(err)
 	}
 	return nil
 }
 
 // report copies the published results into the caller's buffers.
-func (e *Executor) report(b *step.Batch, r *step.Result) {
-	r.Out = growOut(r.Out, len(e.picks))
-	for i, p := range e.picks {
-		o, row, s := &r.Out[i], &b.Rows[p.row], &e.res.stats[i]
+func (e *Executor) report(f *flight, r *step.Result) {
+	res := &e.res.entries[f.ring]
+	r.Out = growOut(r.Out, len(f.picks))
+	for i, p := range f.picks {
+		o, row, s := &r.Out[i], &f.batch.Rows[p.row], &res.stats[i]
 		*o = step.Out{Row: p.row, Position: p.position, Given: p.given, Top: o.Top[:0], Hidden: o.Hidden[:0], Logits: o.Logits[:0]}
 		if p.given {
-			e.reportGiven(o, i)
+			o.Token, o.Logprob = s.Token, s.Logprob
+			if s.Flags != 0 {
+				o.Token, o.Logprob, o.Flags = f.entry.samples[i].Given, 0, step.FlagNaN
+				continue
+			}
+			res.copyTop(o, i, p.top)
 			continue
 		}
 		if row.Want&step.FHidden != 0 {
-			o.Hidden = append(o.Hidden, e.res.hidden[i*e.model.Hidden:(i+1)*e.model.Hidden]...)
+			o.Hidden = append(o.Hidden, res.hidden[i*e.model.Hidden:(i+1)*e.model.Hidden]...)
 		}
 		if row.Want&step.FLogits != 0 {
-			o.Logits = append(o.Logits, e.res.logits[i*e.cfg.Vocab:(i+1)*e.cfg.Vocab]...)
+			o.Logits = append(o.Logits, res.logits[i*e.cfg.Vocab:(i+1)*e.cfg.Vocab]...)
 		}
 		if s.Flags != 0 {
 			o.Flags |= step.FlagNaN
@@ -108,26 +128,15 @@ func (e *Executor) report(b *step.Batch, r *step.Result) {
 		if row.Logprobs >= 0 {
 			o.Logprob = s.Logprob
 		}
-		e.reportTop(o, i)
+		res.copyTop(o, i, p.top)
 	}
 }
 
-// reportTop copies the top list of output i.
-func (e *Executor) reportTop(o *step.Out, i int) {
-	for _, t := range e.res.top[i*kernels.MaxTop : i*kernels.MaxTop+int(e.picks[i].top)] {
-		o.Top = append(o.Top, step.TopEntry{ID: t.ID, Logit: t.Logit, Logprob: t.Logit - e.res.stats[i].LSE})
+// copyTop copies the n entries of the top list of output i.
+func (r *outcome) copyTop(o *step.Out, i int, n int32) {
+	for _, t := range r.top[i*kernels.MaxTop : i*kernels.MaxTop+int(n)] {
+		o.Top = append(o.Top, step.TopEntry{ID: t.ID, Logit: t.Logit, Logprob: t.Logit - r.stats[i].LSE})
 	}
-}
-
-// reportGiven copies output i of a given id.
-func (e *Executor) reportGiven(o *step.Out, i int) {
-	s := &e.res.stats[i]
-	if s.Flags != 0 {
-		o.Token, o.Flags = int32(e.desc.samples[i].Given), step.FlagNaN
-		return
-	}
-	o.Token, o.Logprob = s.Token, s.Logprob
-	e.reportTop(o, i)
 }
 
 // growOut returns out with length n, keeping the buffers of its elements.

@@ -11,8 +11,9 @@ import (
 type layer struct {
 	inputNorm tensor.View // [C] bf16
 	qkv       tensor.View // [(Hq + 2 Hk) D, C] bf16: queries, keys, values
-	qNorm     tensor.View // [D] bf16
-	kNorm     tensor.View // [D] bf16
+	qkvBias   tensor.View // [(Hq + 2 Hk) D] bf16, none in some families
+	qNorm     tensor.View // [D] bf16, none in some families
+	kNorm     tensor.View // [D] bf16, the same
 	o         tensor.View // [C, Hq D] bf16
 	postNorm  tensor.View // [C] bf16
 	gateUp    tensor.View // [2 F, C] bf16: gate, up
@@ -65,7 +66,7 @@ func (c *carver) rows(v tensor.View, start, end int) tensor.View {
 // layoutWeights places all weights in an arena. The same code measures and allocates, so that sizes cannot differ.
 func layoutWeights(arena *tensor.Arena, cfg *Config, m *model.Config) (*weights, error) {
 	c := &carver{arena: arena}
-	w := &weights{layers: make([]layer, m.Layers), parts: make(map[string]tensor.View, 11*m.Layers+3)}
+	w := &weights{layers: make([]layer, m.Layers), parts: make(map[string]tensor.View, 14*m.Layers+3)}
 	start := arena.Used()
 	w.embed = c.take(tensor.BF16, m.VocabSize, m.Hidden)
 	w.parts["model.embed_tokens.weight"] = w.embed
@@ -74,18 +75,29 @@ func layoutWeights(arena *tensor.Arena, cfg *Config, m *model.Config) (*weights,
 		l, p := &w.layers[i], fmt.Sprintf("model.layers.%d.", i)
 		l.inputNorm = c.take(tensor.BF16, m.Hidden)
 		l.qkv = c.take(tensor.BF16, q+2*kv, m.Hidden)
-		l.qNorm, l.kNorm = c.take(tensor.BF16, m.HeadDim), c.take(tensor.BF16, m.HeadDim)
 		l.o = c.take(tensor.BF16, m.Hidden, q)
 		l.postNorm = c.take(tensor.BF16, m.Hidden)
 		l.gateUp = c.take(tensor.BF16, 2*m.FFN, m.Hidden)
 		l.down = c.take(tensor.BF16, m.Hidden, m.FFN)
-		for name, v := range map[string]tensor.View{
-			"input_layernorm": l.inputNorm, "self_attn.q_proj": c.rows(l.qkv, 0, q), "self_attn.k_proj": c.rows(l.qkv, q, q+kv),
-			"self_attn.v_proj": c.rows(l.qkv, q+kv, q+2*kv), "self_attn.q_norm": l.qNorm, "self_attn.k_norm": l.kNorm,
-			"self_attn.o_proj": l.o, "post_attention_layernorm": l.postNorm, "mlp.gate_proj": c.rows(l.gateUp, 0, m.FFN),
-			"mlp.up_proj": c.rows(l.gateUp, m.FFN, 2*m.FFN), "mlp.down_proj": l.down,
-		} {
-			w.parts[p+name+".weight"] = v
+		parts := map[string]tensor.View{
+			"input_layernorm.weight": l.inputNorm, "self_attn.q_proj.weight": c.rows(l.qkv, 0, q),
+			"self_attn.k_proj.weight": c.rows(l.qkv, q, q+kv), "self_attn.v_proj.weight": c.rows(l.qkv, q+kv, q+2*kv),
+			"self_attn.o_proj.weight": l.o, "post_attention_layernorm.weight": l.postNorm,
+			"mlp.gate_proj.weight": c.rows(l.gateUp, 0, m.FFN), "mlp.up_proj.weight": c.rows(l.gateUp, m.FFN, 2*m.FFN),
+			"mlp.down_proj.weight": l.down,
+		}
+		if m.QKVBias() {
+			l.qkvBias = c.take(tensor.BF16, q+2*kv)
+			parts["self_attn.q_proj.bias"] = c.rows(l.qkvBias, 0, q)
+			parts["self_attn.k_proj.bias"] = c.rows(l.qkvBias, q, q+kv)
+			parts["self_attn.v_proj.bias"] = c.rows(l.qkvBias, q+kv, q+2*kv)
+		}
+		if m.QKNorm() {
+			l.qNorm, l.kNorm = c.take(tensor.BF16, m.HeadDim), c.take(tensor.BF16, m.HeadDim)
+			parts["self_attn.q_norm.weight"], parts["self_attn.k_norm.weight"] = l.qNorm, l.kNorm
+		}
+		for name, v := range parts {
+			w.parts[p+name] = v
 		}
 	}
 	w.norm = c.take(tensor.BF16, m.Hidden)

@@ -35,3 +35,11 @@ static inline unsigned high_halves(unsigned a, unsigned b) { return a >> 16 | (b
 static inline uint4 load_stream(const void *p) { return *(const uint4 *)p; }
 static inline uint4 load_host(const void *p) { return *(const uint4 *)p; }
 static inline void store_release_system(unsigned long long *p, unsigned long long v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+static inline void copy_async(void *to, const void *from, bool valid) {
+	if (valid) memcpy(to, from, 16);
+	else memset(to, 0, 16);
+}
+static inline void copy_commit() {}
+template <int N> static inline void copy_wait() {}
+static inline void start_next() {}
+static inline void await_previous() {}

@@ -144,6 +144,8 @@ static inline int __ffs(unsigned v) { return __builtin_ffs((int)v); }
 static inline int min(int a, int b) { return a < b ? a : b; }
 static inline int max(int a, int b) { return a > b ? a : b; }
 static inline void __threadfence_system() {}
+static inline void __threadfence() {}
+template <class T> static inline T __ldcg(const T *p) { return *p; }
 static inline void __syncthreads() { simt::join_block(0); }
 static inline int __syncthreads_or(int v) { return simt::join_block(v != 0); }
 static inline void __syncwarp() { simt::meet(0); }

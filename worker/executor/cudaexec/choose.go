@@ -1,0 +1,49 @@
+package cudaexec
+
+import "github.com/tokenrouter/tokenrouter/cuda/kernels"
+
+// product is a kernel that multiplies matrices.
+type product int
+
+const (
+	useGemv product = iota
+	useSlim
+	useTile
+	useLibrary
+)
+
+// product chooses the kernel for a step padded to a number of tokens and a matrix [n, k]. Reproducible steps have slim and
+// tile, which give the same bits.
+func (e *Executor) product(tokens, n, k int) product {
+	c, library := &e.cfg, e.device.blas != nil
+	own := c.Reproducible || c.Products == ProductsOwn
+	switch {
+	case c.Products == ProductsLibrary && library && !own:
+		return useLibrary
+	case tokens <= 2 && !own:
+		return useGemv
+	case tokens <= slimTokens(n, k) || !(library && !own) && tokens <= 2*kernels.MaxSlim:
+		return useSlim
+	case library && !own:
+		return useLibrary
+	}
+	return useTile
+}
+
+// slimTokens is the largest number of tokens for which slim beats the library.
+func slimTokens(n, k int) int {
+	if n*k <= 32<<20 {
+		return kernels.MaxSlim
+	}
+	return 8
+}
+
+// slimForm is the form of slim for a matrix [n, k]: blocks of more rows where there are enough of them to fill the
+// device twice.
+func slimForm(n, _ int) kernels.SlimForm {
+	const multiprocessors = 132
+	if n/32 >= 2*multiprocessors {
+		return kernels.SlimWide
+	}
+	return kernels.SlimDeep
+}

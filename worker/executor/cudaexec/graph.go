@@ -1,0 +1,139 @@
+package cudaexec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/tokenrouter/tokenrouter/cuda/driver"
+)
+
+// graphs are a step's kernels, captured once and replayed with one call. The layers have one graph for each of bodySizes,
+// the head one for each of headSizes, without and with adjustments. A step takes the smallest that hold it: kernels read
+// the real counts on the device, and blocks beyond them do nothing. Addresses and grids are fixed; all that changes from
+// step to step is in the descriptor.
+type graphs struct {
+	bodies [len(bodySizes)]*driver.GraphExec // nil beyond MaxTokens, or all
+	heads  [2][len(headSizes)]*driver.GraphExec
+	// bytes is the device memory that they took.
+	bytes int64
+}
+
+// body returns the graph for a number of tokens, or nil.
+func (g *graphs) body(tokens int) *driver.GraphExec {
+	for i, size := range bodySizes {
+		if tokens <= size {
+			return g.bodies[i]
+		}
+	}
+	return nil
+}
+
+// head returns the graph for a number of sampled positions, or nil.
+func (g *graphs) head(samples int, adjusted bool) *driver.GraphExec {
+	if samples == 0 {
+		return nil
+	}
+	kind := 0
+	if adjusted {
+		kind = 1
+	}
+	for i, size := range headSizes {
+		if samples <= size {
+			return g.heads[kind][i]
+		}
+	}
+	return nil
+}
+
+// close destroys the graphs. Their runs have ended.
+func (g *graphs) close() error {
+	var errs []error
+	end := func(x *driver.GraphExec) {
+		if x != nil {
+			errs = append(errs, x.Close())
+		}
+	}
+	for _, x := range g.bodies {
+		end(x)
+	}
+	for _, kind := range g.heads {
+		for _, x := range kind {
+			end(x)
+		}
+	}
+	*g = graphs{}
+	return errors.Join(errs...)
+}
+
+// graphNodes bounds the nodes of all graphs of a model: prep, embed, and up to ten kernels a layer; cuBLASLt may split a
+// product in two.
+func graphNodes(layers int) int64 {
+	return int64(len(bodySizes)*(2+14*layers) + 2*len(headSizes)*16)
+}
+
+// graphNodeBytes is the device memory that a node is planned with.
+const graphNodeBytes = 2048
+
+// attentionBlocks is the number of blocks for each key head that the graph of so many tokens has for attention.
+func (e *Executor) attentionBlocks(tokens int) int {
+	return min(max(32, 8*tokens), 512, e.desc.layout.maxItems)
+}
+
+// capture records all graphs, largest first, so that memory that one leaves serves the next.
+func (e *Executor) capture(ctx context.Context) error {
+	if e.cfg.Eager || e.cfg.BlockEachOp {
+		return nil
+	}
+	before, _, err := e.device.Memory()
+	if err != nil {
+		return err
+	}
+	for i := len(bodySizes) - 1; i >= 0; i-- {
+		size := bodySizes[i]
+		if i > 0 && bodySizes[i-1] >= e.cfg.MaxTokens {
+			continue // no step needs it
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if e.graphs.bodies[i], err = e.record(func(q *queue) {
+			q.tokens, q.items = size, e.attentionBlocks(size)
+			q.body()
+		}); err != nil {
+			return fmt.Errorf("graph of %d tokens: %w", size, err)
+		}
+	}
+	for i := len(headSizes) - 1; i >= 0; i-- {
+		size := headSizes[i]
+		if i > 0 && headSizes[i-1] >= e.cfg.MaxTokens {
+			continue
+		}
+		for kind := range e.graphs.heads {
+			if e.graphs.heads[kind][i], err = e.record(func(q *queue) { q.headBlock(0, size, kind == 1, true) }); err != nil {
+				return fmt.Errorf("graph of %d sampled positions: %w", size, err)
+			}
+		}
+	}
+	after, _, err := e.device.Memory()
+	e.graphs.bytes = max(before-after, 0)
+	return err
+}
+
+// record captures what f enqueues. Products run once before, on a step of no tokens, because libraries load their kernels
+// at the first call.
+func (e *Executor) record(f func(*queue)) (*driver.GraphExec, error) {
+	warm := queue{e: e, only: partProducts | partHeadProduct}
+	f(&warm)
+	if warm.err != nil {
+		return nil, warm.err
+	}
+	return e.stream.Capture(driver.CaptureRelaxed, func() error {
+		q := queue{e: e}
+		f(&q)
+		if q.err != nil {
+			return q.err
+		}
+		return nil
+	})
+}

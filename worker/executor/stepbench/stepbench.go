@@ -1,0 +1,353 @@
+package stepbench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tokenrouter/tokenrouter/api/sampling"
+	"github.com/tokenrouter/tokenrouter/worker/executor"
+	"github.com/tokenrouter/tokenrouter/worker/model"
+	"github.com/tokenrouter/tokenrouter/worker/step"
+)
+
+// ErrConfig says that a measurement does not fit the executor.
+var ErrConfig = errors.New("stepbench: bad configuration")
+
+// Shape is one kind of step: rows that feed some tokens each at a context. Rows of 0 are one prefill of the tokens.
+type Shape struct{ Rows, Tokens int }
+
+// Config says what to measure.
+type Config struct {
+	Shapes  []Shape
+	Context int
+	// Rounds are the steps measured for each shape, at least 5; as many as a quarter of them run before.
+	Rounds int
+	// Sampling is that of all rows.
+	Sampling sampling.Params
+	// Ahead launches each decode step before the results of the one before are known. The executor has a depth of 2.
+	Ahead bool
+	// Phases asks an executor that can tell for the parts of a step.
+	Phases bool
+	// Machine gives the floor; zero for a device of which nothing is known.
+	Machine Machine
+}
+
+// Line is what one shape gave. Times are in milliseconds.
+type Line struct {
+	Kind    string `json:"kind"` // "decode", "extend" or "prefill"
+	Rows    int    `json:"rows"`
+	Tokens  int    `json:"tokens_per_row"`
+	Context int    `json:"context"`
+	// Median, Fastest and Slowest are of a step, from its launch to its results, or from result to result when launched
+	// ahead. Launch is the median time of the host inside Launch.
+	Median  float64 `json:"step_ms"`
+	Fastest float64 `json:"fastest_ms"`
+	Slowest float64 `json:"slowest_ms"`
+	Launch  float64 `json:"launch_ms"`
+	Floor   float64 `json:"floor_ms"`
+	Bound   string  `json:"bound"` // "memory" or "compute"; empty, as floor and share are 0, for a machine that is not known
+	// Share is floor / median; TFlops is the rate of arithmetic.
+	Share  float64 `json:"share_of_floor"`
+	TFlops float64 `json:"tflops"`
+	// Replayed is the share of the steps that came from captured graphs.
+	Replayed float64            `json:"replayed"`
+	Phases   map[string]float64 `json:"phases_ms,omitempty"`
+}
+
+// bench is a run.
+type bench struct {
+	cfg   Config
+	e     executor.Executor
+	info  executor.Info
+	model *model.Config
+	seqs  []*sequence
+	ids   []int32
+	r     step.Result
+}
+
+// sequence is an open slot with its own run of pages.
+type sequence struct {
+	slot          step.Slot
+	length, pages int
+	first         int
+}
+
+// Run measures all shapes in order. The error is ErrConfig, that of ctx, or the executor's.
+func Run(ctx context.Context, e executor.Executor, m *model.Config, cfg Config) ([]Line, error) {
+	b := &bench{cfg: cfg, e: e, info: e.Info(), model: m}
+	if err := b.check(); err != nil {
+		return nil, err
+	}
+	longest := cfg.Context
+	for _, s := range cfg.Shapes {
+		longest = max(longest, s.Tokens)
+	}
+	b.ids = make([]int32, longest)
+	for i := range b.ids {
+		b.ids[i] = int32(i * 7919 % b.info.Vocab)
+	}
+	var lines []Line
+	for _, s := range cfg.Shapes {
+		line, err := b.shape(ctx, s)
+		if err != nil {
+			return lines, err
+		}
+		lines = append(lines, line)
+	}
+	for _, s := range b.seqs {
+		e.Close(s.slot)
+	}
+	return lines, nil
+}
+
+// each is the number of pages that a sequence may use.
+func (b *bench) each() int { return b.info.Pages / b.most() }
+
+// most is the largest number of rows.
+func (b *bench) most() int {
+	n := 1
+	for _, s := range b.cfg.Shapes {
+		n = max(n, s.Rows)
+	}
+	return n
+}
+
+func (b *bench) check() error {
+	c := &b.cfg
+	if c.Rounds < 5 || c.Context < 1 || len(c.Shapes) == 0 {
+		return fmt.Errorf("%w: %d rounds at a context of %d for %d shapes", ErrConfig, c.Rounds, c.Context, len(c.Shapes))
+	}
+	if c.Ahead && b.info.Depth < 2 {
+		return fmt.Errorf("%w: launching ahead needs a depth of 2, it is %d", ErrConfig, b.info.Depth)
+	}
+	for _, s := range c.Shapes {
+		length := c.Context + s.Tokens + 1
+		if s.Rows == 0 {
+			length = s.Tokens
+		}
+		if c.Ahead && s.Tokens == 1 {
+			length += 2 * c.Rounds
+		}
+		switch {
+		case s.Rows < 0 || s.Tokens < 1:
+			return fmt.Errorf("%w: %d rows of %d tokens", ErrConfig, s.Rows, s.Tokens)
+		case s.Rows > b.info.MaxRows || s.Rows > b.info.MaxSlots || s.Rows*s.Tokens > b.info.MaxTokens:
+			return fmt.Errorf("%w: %d rows of %d tokens in a step of at most %d and %d", ErrConfig, s.Rows, s.Tokens, b.info.MaxRows, b.info.MaxTokens)
+		case length > b.info.MaxContext || length > b.each()*b.info.PageSize:
+			return fmt.Errorf("%w: %d rows of %d positions: %d pages of %d and at most %d positions", ErrConfig, max(s.Rows, 1), length,
+				b.info.Pages, b.info.PageSize, b.info.MaxContext)
+		}
+	}
+	return nil
+}
+
+// open opens sequences and prefills them, up to n.
+func (b *bench) open(ctx context.Context, n int) error {
+	for _, s := range b.seqs[:min(n, len(b.seqs))] { // a prefill may have cut one short
+		if err := b.prefill(ctx, s, b.cfg.Context); err != nil {
+			return err
+		}
+	}
+	for len(b.seqs) < n {
+		slot, err := b.e.Open(executor.SeqConfig{Sampling: b.cfg.Sampling})
+		if err != nil {
+			return err
+		}
+		s := &sequence{slot: slot, first: len(b.seqs) * b.each()}
+		b.seqs = append(b.seqs, s)
+		if err := b.prefill(ctx, s, b.cfg.Context); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// grow adds a row to a batch.
+func (b *bench) grow(to *step.Batch, s *sequence, r step.Row) {
+	r.Slot, r.Start, r.Logprobs, r.Want = s.slot, int32(s.length), -1, step.FEntropy
+	s.length += len(r.Tokens)
+	for ; s.pages*b.info.PageSize < s.length; s.pages++ {
+		to.Patches = append(to.Patches, step.PagePatch{Slot: s.slot, Index: int32(s.pages), Page: int32(s.first + s.pages)})
+	}
+	to.Rows = append(to.Rows, r)
+}
+
+func (b *bench) cut(s *sequence, length int) error {
+	s.length = length
+	return b.e.Truncate(s.slot, length)
+}
+
+// prefill feeds n tokens in as few steps as possible; the last one samples.
+func (b *bench) prefill(ctx context.Context, s *sequence, n int) error {
+	for s.length < n {
+		part := b.ids[s.length:min(n, s.length+b.info.MaxTokens)]
+		row := step.Row{Tokens: part}
+		if s.length+len(part) == n {
+			row.Sample = 1
+		}
+		var batch step.Batch
+		b.grow(&batch, s, row)
+		if _, err := b.step(ctx, &batch); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// step launches and waits, and returns the time inside Launch.
+func (b *bench) step(ctx context.Context, batch *step.Batch) (time.Duration, error) {
+	start := time.Now()
+	ticket, err := b.e.Launch(batch)
+	launch := time.Since(start)
+	if err != nil {
+		return launch, err
+	}
+	return launch, b.e.Wait(ctx, ticket, &b.r)
+}
+
+// shape measures one shape.
+func (b *bench) shape(ctx context.Context, s Shape) (Line, error) {
+	if err := b.open(ctx, max(s.Rows, 1)); err != nil {
+		return Line{}, err
+	}
+	run := b.steps
+	line := Line{Kind: "extend", Rows: s.Rows, Tokens: s.Tokens, Context: b.cfg.Context}
+	work := StepWork(b.model, s.Rows, s.Tokens, b.cfg.Context)
+	switch {
+	case s.Rows == 0:
+		line.Kind, line.Rows, line.Context, run = "prefill", 1, 0, b.prefills
+		work = StepWork(b.model, 1, s.Tokens, 0)
+	case s.Tokens == 1:
+		if line.Kind = "decode"; b.cfg.Ahead {
+			run = b.ahead
+		}
+	}
+	before := b.e.Stats()
+	var times, launches []time.Duration
+	note := func(step, launch time.Duration) { times, launches = append(times, step), append(launches, launch) }
+	warm := b.cfg.Rounds/4 + 1
+	if err := run(ctx, s, warm, b.cfg.Rounds, note); err != nil {
+		return line, err
+	}
+	after := b.e.Stats()
+	slices.Sort(times)
+	slices.Sort(launches)
+	line.Median, line.Fastest, line.Slowest = ms(times[len(times)/2]), ms(times[0]), ms(times[len(times)-1])
+	line.Launch = ms(launches[len(launches)/2])
+	line.TFlops = work.Flops / (line.Median / 1e3) / 1e12
+	if b.cfg.Machine != (Machine{}) {
+		floor, memory := work.Floor(b.cfg.Machine)
+		line.Floor, line.Bound = ms(floor), "compute"
+		if memory {
+			line.Bound = "memory"
+		}
+		line.Share = line.Floor / line.Median
+	}
+	line.Replayed = float64(after.Replays-before.Replays) / float64(after.Steps-before.Steps)
+	return line, b.phases(ctx, &line)
+}
+
+func ms(d time.Duration) float64 { return d.Seconds() * 1e3 }
+
+// steps repeats a step by cutting its tokens off again.
+func (b *bench) steps(ctx context.Context, s Shape, warm, rounds int, note func(step, launch time.Duration)) error {
+	var batch step.Batch
+	for i := range warm + rounds {
+		batch = step.Batch{Rows: batch.Rows[:0], Patches: batch.Patches[:0]}
+		for _, q := range b.seqs[:s.Rows] {
+			if err := b.cut(q, b.cfg.Context); err != nil {
+				return err
+			}
+			b.grow(&batch, q, step.Row{Tokens: b.ids[:s.Tokens], Sample: 1})
+		}
+		start := time.Now()
+		launch, err := b.step(ctx, &batch)
+		if err != nil {
+			return err
+		}
+		if i >= warm {
+			note(time.Since(start), launch)
+		}
+	}
+	return nil
+}
+
+// ahead decodes with the next step launched before the results of one are known.
+func (b *bench) ahead(ctx context.Context, s Shape, warm, rounds int, note func(step, launch time.Duration)) error {
+	var batches [2]step.Batch
+	launch := func(i int) (executor.Ticket, time.Duration, error) {
+		batch := &batches[i%2]
+		*batch = step.Batch{Rows: batch.Rows[:0], Patches: batch.Patches[:0]}
+		for _, q := range b.seqs[:s.Rows] {
+			b.grow(batch, q, step.Row{Tokens: b.ids[:1], Continue: i > 0, Sample: 1})
+		}
+		start := time.Now()
+		ticket, err := b.e.Launch(batch)
+		return ticket, time.Since(start), err
+	}
+	for _, q := range b.seqs[:s.Rows] {
+		if err := b.cut(q, b.cfg.Context); err != nil {
+			return err
+		}
+	}
+	ticket, _, err := launch(0)
+	if err != nil {
+		return err
+	}
+	last := time.Now()
+	for i := range warm + rounds {
+		next, took, err := launch(i + 1)
+		if err != nil {
+			return err
+		}
+		if err := b.e.Wait(ctx, ticket, &b.r); err != nil {
+			return err
+		}
+		now := time.Now()
+		if i >= warm {
+			note(now.Sub(last), took)
+		}
+		ticket, last = next, now
+	}
+	return b.e.Wait(ctx, ticket, &b.r)
+}
+
+// prefills repeats a whole prefill, fewer times: it is long.
+func (b *bench) prefills(ctx context.Context, s Shape, warm, rounds int, note func(step, launch time.Duration)) error {
+	q := b.seqs[0]
+	for i := range min(warm, 2) + max(rounds/4, 5) {
+		if err := b.cut(q, 0); err != nil {
+			return err
+		}
+		start := time.Now()
+		if err := b.prefill(ctx, q, s.Tokens); err != nil {
+			return err
+		}
+		if i >= min(warm, 2) {
+			note(time.Since(start), 0)
+		}
+	}
+	return nil
+}
+
+// phases asks the executor for the parts of the last step.
+func (b *bench) phases(ctx context.Context, line *Line) error {
+	p, ok := b.e.(interface {
+		Phases(context.Context) (map[string]time.Duration, error)
+	})
+	if !b.cfg.Phases || !ok {
+		return nil
+	}
+	parts, err := p.Phases(ctx)
+	if err != nil {
+		return err
+	}
+	line.Phases = map[string]float64{}
+	for name, d := range parts {
+		line.Phases[name] = ms(d)
+	}
+	return nil
+}
