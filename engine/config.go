@@ -41,7 +41,8 @@ type Config struct {
 	// CUDA says where the parts are that a GPU needs.
 	CUDA CUDA
 	// Progress is told how many bytes of a model's weights are on its GPU, from
-	// several goroutines. May be nil.
+	// several goroutines. A CPU's models are copied from mapped files, the embedded
+	// ones in well under a second, so there is nothing to tell of them. May be nil.
 	Progress func(model string, done, total int64)
 	// Schedule says when models start their steps.
 	Schedule schedule.Rule

@@ -64,6 +64,11 @@ func (e *Engine) placeModels() error {
 		groups[m.place.ordinal] = append(groups[m.place.ordinal], m)
 	}
 	for _, ordinal := range order {
+		replicas := 0
+		for _, m := range groups[ordinal] {
+			replicas += len(m.names())
+		}
+		e.pools[ordinal] = newPools(replicas)
 		d, err := e.planGPU(ordinal, groups[ordinal])
 		if err != nil {
 			return fmt.Errorf("GPU %d: %w", ordinal, err)

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/sourcegraph/conc"
@@ -86,12 +85,12 @@ func TestMakePlan(t *testing.T) {
 		tokens []int // of each model, in order; 0 means as many as the model before
 		fault  error
 	}{
-		{"as many as fit", func(*Config) {}, []int{158016, 0}, nil},
+		{"as many as fit", func(*Config) {}, []int{157888, 0}, nil},
 		{"half the memory is too little", func(c *Config) { c.MemoryShare = 0.4 }, nil, cudaexec.ErrMemory},
 		{"by number", func(c *Config) { c.KVTokens = 10000 }, []int{10048, 0}, nil},
 		{"a number that does not fit", func(c *Config) { c.KVTokens = 200000 }, nil, cudaexec.ErrMemory},
-		{"a GPU each", func(c *Config) { c.GPUs = []int{0, 1} }, []int{1094208, 232512}, nil},
-		{"two replicas of the small one", func(c *Config) { c.Models[0].Replicas = 2 }, []int{118272, 0}, nil},
+		{"a GPU each", func(c *Config) { c.GPUs = []int{0, 1} }, []int{1094080, 232384}, nil},
+		{"two replicas of the small one", func(c *Config) { c.Models[0].Replicas = 2 }, []int{118144, 0}, nil},
 		{"pools beyond all slots are cut", func(c *Config) {
 			c.Models = []Model{{Name: "tiny-s", Threshold: 1}}
 		}, []int{maxSlots * 4096}, nil},
@@ -170,34 +169,14 @@ func (blanks) Build(_ context.Context, programs []nvrtc.Program) ([]nvrtc.Binary
 // simulated makes a configuration use a simulated GPU whose kernels do nothing. opened hears of every opening.
 func simulated(t *testing.T, cfg *Config, memory uint64, opened chan<- struct{}) *drivertest.Fake {
 	f := drivertest.New(t, drivertest.Options{Memory: memory})
-	var mu sync.Mutex
-	var contexts []*driver.Context
-	t.Cleanup(func() {
-		for _, c := range contexts {
-			if err := c.Close(); err != nil {
-				t.Errorf("close context: %v", err)
-			}
-		}
-	})
 	cfg.Device = "cuda"
 	cfg.openDevice = func(ordinal int) (*cudaexec.Device, error) {
 		drv, err := f.Load()
 		if err != nil {
 			return nil, err
 		}
-		gpu, err := drv.Device(ordinal)
-		if err != nil {
-			return nil, err
-		}
-		c, err := gpu.Retain()
-		if err != nil {
-			return nil, err
-		}
-		mu.Lock()
-		contexts = append(contexts, c)
-		mu.Unlock()
 		opened <- struct{}{}
-		return cudaexec.NewDevice(c, blanks{}, nil)
+		return cudaexec.OpenDeviceWith(drv, ordinal, blanks{}, nil, nil)
 	}
 	return f
 }
@@ -223,50 +202,94 @@ func (f failures) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// A fault of one model takes the GPU's context with it. Both replicas end, the GPU is opened anew and both load again.
+// asking keeps requests for the pair coming until the returned function is called.
+func asking(t *testing.T, e *Engine) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var group conc.WaitGroup
+	group.Go(func() {
+		for ctx.Err() == nil {
+			for _, err := range e.Generate(ctx, Request{Model: "tiny", PromptIDs: []int32{1, 2}, MaxTokens: 4}) {
+				var refused *generate.Error
+				again := errors.As(err, &refused) && refused.Code == generate.CodeUnavailable // what clients may retry
+				if err != nil && ctx.Err() == nil && !again && !errors.Is(err, session.ErrLost) && !errors.Is(err, ErrClosed) {
+					t.Errorf("the request ended with %v", err)
+				}
+			}
+		}
+	})
+	return func() {
+		cancel()
+		group.Wait()
+	}
+}
+
+// A fault of one model takes the GPU's context with it. Both replicas end, the context is reset, the GPU opened anew, and
+// both load again. What still fails after that ends the engine.
 func TestLostGPU(t *testing.T) {
 	opened, loaded := make(chan struct{}, 16), make(chan string, 1024)
 	found := failures{slog.DiscardHandler, make(chan error, 64)}
-	var fake *drivertest.Fake
-	e := start(t, func(cfg *Config) {
-		fake = simulated(t, cfg, 8<<30, opened)
-		dummies(cfg)
-		cfg.KVTokens, cfg.Logger = 4096, slog.New(found)
-		cfg.Progress = func(model string, done, total int64) {
-			if done == total {
-				loaded <- model
-			}
+	cfg := Defaults()
+	fake := simulated(t, &cfg, 8<<30, opened)
+	dummies(&cfg)
+	cfg.KVTokens, cfg.Logger = 4096, slog.New(found)
+	cfg.Progress = func(model string, done, total int64) {
+		if done == total {
+			loaded <- model
 		}
-	})
-	fake.Leaky() // a lost context takes what could not be given back with it; the simulated one does not
-	<-opened
-	a, b := <-loaded, <-loaded
-	if a == b {
-		t.Fatalf("%s was loaded twice", a)
 	}
-	fake.Poison(driver.CodeIllegalAddress)
-	ctx, cancel := context.WithCancel(t.Context())
-	var asking conc.WaitGroup
-	defer asking.Wait()
-	defer cancel()
-	asking.Go(func() {
-		for _, err := range e.Generate(ctx, Request{Model: "tiny", PromptIDs: []int32{1, 2}, MaxTokens: 4}) {
-			if err != nil && ctx.Err() == nil && !errors.Is(err, session.ErrLost) { // what clients may retry
-				t.Errorf("the request ended with %v", err)
-			}
+	e, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := asking(t, e)
+	defer stop()
+	for range maxLosses {
+		<-opened
+		if a, b := <-loaded, <-loaded; a == b {
+			t.Fatalf("%s was loaded twice", a)
 		}
-	})
-	var sawFault, sawLost bool
-	for !sawFault || !sawLost {
-		err := <-found.found
-		var step *cudaexec.StepError
-		sawFault = sawFault || errors.As(err, &step) && step.Op == "prep" && driver.IsSticky(err)
-		sawLost = sawLost || errors.Is(err, errGPULost)
+		fake.Fault(0, driver.CodeIllegalAddress)
+		var sawFault, sawLost bool
+		for !sawFault || !sawLost {
+			err := <-found.found
+			sawFault = sawFault || driver.IsSticky(err)
+			sawLost = sawLost || errors.Is(err, errGPULost)
+		}
 	}
-	fake.Poison(0)
-	<-opened
-	if a, b := <-loaded, <-loaded; a == b {
-		t.Errorf("%s was loaded twice", a)
+	<-e.closing
+	stop()
+	if err := e.Close(); !errors.Is(err, ErrDeviceLost) || !driver.IsSticky(err) {
+		t.Errorf("the engine ended with %v, want ErrDeviceLost and the last fault", err)
+	}
+	if len(opened) != 0 {
+		t.Error("the GPU was opened once more")
+	}
+}
+
+// A GPU whose context cannot be opened anew ends the engine at once.
+func TestSpoiledGPU(t *testing.T) {
+	opened := make(chan struct{}, 16)
+	cfg := Defaults()
+	fake := simulated(t, &cfg, 8<<30, opened)
+	dummies(&cfg)
+	cfg.KVTokens = 4096
+	open := cfg.openDevice
+	cfg.openDevice = func(ordinal int) (*cudaexec.Device, error) {
+		if len(opened) > 0 { // the fault outlives the reset
+			fake.Fault(0, driver.CodeIllegalAddress)
+		}
+		return open(ordinal)
+	}
+	e, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fake.Fault(0, driver.CodeIllegalAddress)
+	stop := asking(t, e)
+	<-e.closing
+	stop()
+	if err := e.Close(); !errors.Is(err, ErrDeviceLost) || !errors.Is(err, cudaexec.ErrContext) {
+		t.Errorf("the engine ended with %v, want ErrDeviceLost and ErrContext", err)
 	}
 }
 
@@ -278,7 +301,7 @@ func TestOutOfMemory(t *testing.T) {
 	cfg.Models, cfg.Deployments = cfg.Models[:1], nil
 	dummies(&cfg)
 	cfg.KVTokens = 4096
-	fake.Fail("cuMemAlloc_v2", 2, driver.CodeOutOfMemory)
+	fake.Fail("cuMemAlloc_v2", 3, driver.CodeOutOfMemory) // opening the GPU, weights, the pool
 	if e, err := New(cfg); !errors.Is(err, cudaexec.ErrMemory) || !strings.Contains(err.Error(), "64 pages") {
 		t.Errorf("error %v, want ErrMemory with numbers", err)
 		if err == nil {
@@ -286,12 +309,48 @@ func TestOutOfMemory(t *testing.T) {
 		}
 	}
 	cfg.KVTokens = 0
-	fake.Fail("cuMemAlloc_v2", 2, driver.CodeOutOfMemory)
+	fake.Fail("cuMemAlloc_v2", 3, driver.CodeOutOfMemory) // opening the GPU, weights, the pool
 	e, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := e.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A pool that comes out smaller than planned bounds the other model's, whichever of them was built first.
+func TestPoolsStayEqual(t *testing.T) {
+	for nth := 1; nth <= 4; nth++ { // allocations of the two models: weights and pool of each, in any order
+		t.Run(strconv.Itoa(nth), func(t *testing.T) {
+			opened := make(chan struct{}, 16)
+			cfg := Defaults()
+			fake := simulated(t, &cfg, 1<<30, opened)
+			dummies(&cfg)
+			cfg.MemoryShare = 0.5
+			plan, err := MakePlan(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			planned := plan.Devices[0].Models[0].Tokens / cfg.PageSize
+			fake.Fail("cuMemAlloc_v2", 1+nth, driver.CodeOutOfMemory) // opening the GPU takes one
+			e, err := New(cfg)
+			if errors.Is(err, cudaexec.ErrMemory) { // it was an allocation that cannot shrink
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			var pages []int
+			for _, r := range e.replicas {
+				pages = append(pages, r.current.Load().Stats().PagesTotal)
+			}
+			if len(pages) != 2 || pages[0] != pages[1] || pages[0] >= planned || pages[0] == 0 {
+				t.Errorf("pools of %v pages, planned %d", pages, planned)
+			}
+			if err := e.Close(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

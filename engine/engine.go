@@ -26,7 +26,9 @@ type Engine struct {
 	net    *network
 	models []*loaded
 	gpus   *gpus
-	plan   Plan
+	// pools are those of each GPU, by ordinal; the map is complete before Run.
+	pools map[int]*pools
+	plan  Plan
 	// unseen says that the plan is for GPUs that need not be there; noGPU is why
 	// there is none that "auto" could take.
 	unseen     bool
@@ -140,7 +142,7 @@ func newEngine(cfg Config) *Engine {
 	}
 	e.together, e.began = schedule.New(cfg.Schedule), time.Now()
 	e.clock = func() time.Duration { return time.Since(e.began) }
-	e.gpus = newGPUs(&e.cfg, e.log)
+	e.gpus, e.pools = newGPUs(&e.cfg, e.log), map[int]*pools{}
 	return e
 }
 

@@ -71,6 +71,7 @@ func dummyCheckpoint(m *loaded, seed uint64) *model.Checkpoint {
 	return model.FromTensors(m.cfg.Name, m.config, tensors)
 }
 
+// newCUDA builds an executor whose pool is as large as those of its GPU's other models.
 func (e *Engine) newCUDA(ctx context.Context, r *replica) (_ *running, err error) {
 	m := r.model
 	device, err := e.gpus.acquire(m.place.ordinal)
@@ -84,9 +85,36 @@ func (e *Engine) newCUDA(ctx context.Context, r *replica) (_ *running, err error
 			e.gpus.release(device)
 		}
 	}()
-	cfg := e.cudaConfig(m, m.place.pages)
+	all := e.pools[m.place.ordinal]
+	for {
+		asked := all.limit(m.place.pages)
+		if x.Executor, err = e.buildCUDA(ctx, r, device, asked); err != nil {
+			return nil, err
+		}
+		got := x.Info().Pages
+		all.built(asked, got, !r.built)
+		r.built = true
+		if err = all.wait(ctx, device); err != nil {
+			return nil, errors.Join(err, x.Shutdown())
+		}
+		limit := all.limit(m.place.pages)
+		if got <= limit {
+			return x, nil
+		}
+		e.log.Warn("the model is loaded again with a smaller KV pool: another on its GPU found too little memory",
+			"replica", r.name, "pages", got, "then", limit)
+		if err = x.Shutdown(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// buildCUDA loads a replica's model with a pool of that many pages, or fewer.
+func (e *Engine) buildCUDA(ctx context.Context, r *replica, device *gpu, pages int) (executor.Executor, error) {
+	m := r.model
+	cfg := e.cudaConfig(m, pages)
 	// The plan was for the model's own context; a shorter one takes no more.
-	cfg.MaxContext, cfg.MemoryBytes = e.maxContext(m), m.place.bytes
+	cfg.MaxContext, cfg.MemoryBytes = min(e.maxContext(m), pages*e.cfg.PageSize), m.place.bytes
 	cfg.Shrink, cfg.Logger = e.cfg.KVTokens == 0, e.log
 	if m.place.urgent {
 		cfg.Priority = urgentPriority
@@ -103,10 +131,11 @@ func (e *Engine) newCUDA(ctx context.Context, r *replica) (_ *running, err error
 	} else {
 		source = cudaexec.Checkpoint(m.checkpoint)
 	}
-	if x.Executor, err = cudaexec.New(ctx, cfg, device.device, source); err != nil {
-		return nil, err
+	exec, err := cudaexec.New(ctx, cfg, device.device, source)
+	if err != nil {
+		return nil, err // a nil *cudaexec.Executor would be no nil Executor
 	}
-	return x, nil
+	return exec, nil
 }
 
 // end shuts the executor down after a run that ended with fault, or with nil. On a

@@ -5,13 +5,26 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
+	"github.com/tokenrouter/tokenrouter/cuda/driver"
 	"github.com/tokenrouter/tokenrouter/worker/executor/cudaexec"
 )
+
+// ErrDeviceLost means that a fault has spoiled a GPU for this process: its context cannot be opened anew, or is lost again
+// and again. Nothing in the process can help; a new process may. It ends Run.
+var ErrDeviceLost = errors.New("a fault has spoiled the GPU for this process; a new process must be started")
 
 // errGPULost ends the runs of replicas whose GPU another replica's fault has
 // taken with it: they share its context.
 var errGPULost = errors.New("the GPU's context was lost by a fault")
+
+// A GPU that is lost maxLosses times in a row, each time before it has been open for lasting, is given up: whatever fails
+// will fail again, and loading the models anew each time serves nobody.
+const (
+	maxLosses = 3
+	lasting   = time.Minute
+)
 
 // gpus are the GPUs that this process has open, each once for all its models.
 type gpus struct {
@@ -25,7 +38,10 @@ type gpus struct {
 // gpu is an open device. Its fields are guarded by gpus.mu.
 type gpu struct {
 	device *cudaexec.Device
+	opened time.Time
 	users  int
+	// losses counts how often the GPU was lost in a row.
+	losses int
 	// gone is closed when fault is set: nothing can be done with the device any more.
 	gone  chan struct{}
 	fault error
@@ -36,34 +52,48 @@ func newGPUs(cfg *Config, log *slog.Logger) *gpus {
 	if open == nil {
 		open = func(ordinal int) (*cudaexec.Device, error) {
 			return cudaexec.OpenDevice(cudaexec.DeviceConfig{
-				Ordinal: ordinal, CubinDir: cfg.CUDA.CubinDir, NVRTCPath: cfg.CUDA.NVRTC, CuBLASLtPath: cfg.CUDA.CuBLASLt,
+				Ordinal: ordinal, CubinDir: cfg.CUDA.CubinDir, NVRTCPath: cfg.CUDA.NVRTC, CuBLASLtPath: cfg.CUDA.CuBLASLt, Logger: log,
 			})
 		}
 	}
 	return &gpus{open: open, log: log, devices: map[int]*gpu{}}
 }
 
-// get opens a GPU unless it is open. A lost one is opened anew once nobody uses it.
+// get opens a GPU unless it is open. A lost one is opened anew once nobody uses it; ErrDeviceLost says that this is in vain.
 func (g *gpus) get(ordinal int) (*gpu, error) {
-	if d := g.devices[ordinal]; d != nil {
-		if d.fault == nil {
-			return d, nil
-		}
-		if d.users > 0 {
+	old := g.devices[ordinal]
+	if old != nil && old.fault == nil {
+		return old, nil
+	}
+	next := &gpu{gone: make(chan struct{})}
+	if old != nil {
+		if old.users > 0 {
 			return nil, fmt.Errorf("GPU %d: %w; other replicas have not let go of it yet", ordinal, errGPULost)
 		}
-		if err := d.device.Close(); err != nil {
-			g.log.Debug("close a lost GPU", "gpu", ordinal, "err", err)
+		if old.losses >= maxLosses {
+			return nil, fmt.Errorf("GPU %d: %w: lost %d times in a row, at last by: %w", ordinal, ErrDeviceLost, old.losses, old.fault)
 		}
-		delete(g.devices, ordinal)
+		if old.device != nil { // not yet closed by an attempt before this one
+			if err := old.device.Close(); err != nil {
+				g.log.Debug("close a lost GPU", "gpu", ordinal, "err", err)
+			}
+			old.device = nil
+		}
+		next.losses = old.losses
 	}
-	device, err := g.open(ordinal)
-	if err != nil {
+	var err error
+	if next.device, err = g.open(ordinal); err != nil {
+		if old != nil && (errors.Is(err, cudaexec.ErrContext) || driver.IsSticky(err)) {
+			err = fmt.Errorf("%w: opened after %w: %w", ErrDeviceLost, old.fault, err)
+		}
 		return nil, fmt.Errorf("GPU %d: %w", ordinal, err)
 	}
-	d := &gpu{device: device, gone: make(chan struct{})}
-	g.devices[ordinal] = d
-	return d, nil
+	if old != nil {
+		g.log.Warn("a lost GPU is open again", "gpu", ordinal, "fault", old.fault, "cublaslt", next.device.HasCuBLASLt())
+	}
+	next.opened = time.Now()
+	g.devices[ordinal] = next
+	return next, nil
 }
 
 // look opens a GPU and returns its device, for questions. It stays open.
@@ -98,10 +128,15 @@ func (g *gpus) release(d *gpu) {
 func (g *gpus) lose(d *gpu, fault error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if d.fault == nil {
-		d.fault = fault
-		close(d.gone)
+	if d.fault != nil {
+		return
 	}
+	if time.Since(d.opened) > lasting {
+		d.losses = 0
+	}
+	d.losses++
+	d.fault = fault
+	close(d.gone)
 }
 
 // close closes all GPUs. Nobody uses them any more.
@@ -110,6 +145,9 @@ func (g *gpus) close() error {
 	defer g.mu.Unlock()
 	var errs []error
 	for ordinal, d := range g.devices {
+		if d.device == nil {
+			continue
+		}
 		if err := d.device.Close(); err != nil && d.fault == nil {
 			errs = append(errs, fmt.Errorf("close GPU %d: %w", ordinal, err))
 		}

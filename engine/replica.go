@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -49,11 +50,13 @@ type replica struct {
 	// careful says that the last run ended with a fault whose operation is not
 	// known. Only supervise's goroutine uses it.
 	careful bool
+	// built says that a run had an executor. Only supervise's goroutine uses it.
+	built bool
 	// stop ends the present run as if it had failed. For tests of fail-over.
 	stop atomic.Pointer[context.CancelCauseFunc]
 }
 
-// supervise runs the replica until ctx ends, and again after every failure.
+// supervise runs the replica until ctx ends, and again after every failure that a new run may mend.
 func (e *Engine) supervise(ctx context.Context, r *replica) error {
 	log := e.log.With("replica", r.name)
 	wait := firstRestartWait
@@ -66,7 +69,7 @@ func (e *Engine) supervise(ctx context.Context, r *replica) error {
 		if time.Since(began) > lastRestartWait {
 			wait = firstRestartWait
 		}
-		if permanent(err) && !r.hasStarted() {
+		if errors.Is(err, ErrDeviceLost) || permanent(err) && !r.hasStarted() {
 			return err
 		}
 		log.Error("replica failed; it will be restarted", "err", err, "after", wait)

@@ -1,14 +1,20 @@
 package cudaexec
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"github.com/tokenrouter/tokenrouter/cuda/cublaslt"
 	"github.com/tokenrouter/tokenrouter/cuda/driver"
 	"github.com/tokenrouter/tokenrouter/cuda/kernels"
 	"github.com/tokenrouter/tokenrouter/cuda/nvrtc"
 )
+
+// ErrContext means that a GPU was opened and its context cannot be used: a fault in this process has spoiled it for good, or
+// the GPU needs an operator's hand. A new process may work.
+var ErrContext = errors.New("cudaexec: the GPU's context cannot be used")
 
 // DeviceConfig says which GPU to open and with what.
 type DeviceConfig struct {
@@ -19,6 +25,8 @@ type DeviceConfig struct {
 	NVRTCPath, CuBLASLtPath string
 	// NoCuBLASLt leaves all products to our own kernels.
 	NoCuBLASLt bool
+	// Logger hears of a cuBLASLt that is there and cannot be used. May be nil.
+	Logger *slog.Logger
 }
 
 // Device is an open GPU that executors share: the primary context, the compiler and cuBLASLt. It is safe for concurrent
@@ -32,8 +40,8 @@ type Device struct {
 }
 
 // OpenDevice opens a GPU. Errors are those of packages driver and nvrtc: driver.ErrNoDriver, driver.ErrNoDevice,
-// nvrtc.ErrNoLibrary and so on. A missing cuBLASLt is no error.
-func OpenDevice(c DeviceConfig) (_ *Device, err error) {
+// nvrtc.ErrNoLibrary and so on, and ErrContext. A cuBLASLt that is missing or cannot be initialised is no error.
+func OpenDevice(c DeviceConfig) (*Device, error) {
 	drv, err := driver.Load()
 	if err != nil {
 		return nil, err
@@ -53,19 +61,6 @@ func OpenDevice(c DeviceConfig) (_ *Device, err error) {
 	if err != nil {
 		return nil, err
 	}
-	gpu, err := drv.Device(c.Ordinal)
-	if err != nil {
-		return nil, err
-	}
-	ctx, err := gpu.Retain()
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, ctx.Close())
-		}
-	}()
 	var library *cublaslt.Library
 	if !c.NoCuBLASLt {
 		library, err = cublaslt.Load(cublaslt.Options{LibraryPath: c.CuBLASLtPath, MaxMajor: major})
@@ -73,11 +68,48 @@ func OpenDevice(c DeviceConfig) (_ *Device, err error) {
 			return nil, err
 		}
 	}
-	d, err := NewDevice(ctx, builder, library)
+	return OpenDeviceWith(drv, c.Ordinal, builder, library, c.Logger)
+}
+
+// OpenDeviceWith is OpenDevice for parts that are loaded; blas and log may be nil.
+func OpenDeviceWith(drv *driver.Driver, ordinal int, b kernels.Builder, blas *cublaslt.Library, log *slog.Logger) (_ *Device, err error) {
+	gpu, err := drv.Device(ordinal)
 	if err != nil {
 		return nil, err
 	}
-	d.owned = true
+	ctx, err := gpu.Retain()
+	if err != nil {
+		if driver.IsSticky(err) {
+			err = fmt.Errorf("%w: %w", ErrContext, err)
+		}
+		return nil, err
+	}
+	d := &Device{ctx: ctx, builder: b, owned: true}
+	defer func() {
+		if err != nil {
+			err = joinClose(err, d.Close)
+		}
+	}()
+	if d.name, err = gpu.Name(); err != nil {
+		return nil, err
+	}
+	if err = d.check(); err != nil {
+		return nil, err
+	}
+	if blas == nil {
+		return d, nil
+	}
+	handle, blasErr := blas.NewHandle(ctx, workspaceBytes)
+	if blasErr == nil {
+		d.blas = handle
+		return d, nil
+	}
+	if err = d.check(); err != nil { // it was not the library's fault
+		return nil, err
+	}
+	if log != nil {
+		log.Warn("cuBLASLt is there and cannot be used: our own kernels compute all products", "path", blas.Path(), "err", blasErr)
+	}
 	return d, nil
 }
 
@@ -96,6 +128,24 @@ func NewDevice(ctx *driver.Context, b kernels.Builder, blas *cublaslt.Library) (
 	return d, nil
 }
 
+// check writes to the device and reads back, so that a context that lives in name only is found here and not by the first
+// model.
+func (d *Device) check() error {
+	want := []byte("trctl")
+	got := make([]byte, len(want))
+	p, err := d.ctx.Alloc(uint64(len(want)))
+	if err == nil {
+		err = errors.Join(d.ctx.Write(p, want), d.ctx.Read(got, p), d.ctx.Free(p))
+	}
+	if err == nil && !bytes.Equal(got, want) {
+		err = fmt.Errorf("wrote %q and read %q", want, got)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrContext, err)
+	}
+	return nil
+}
+
 // Name is the product's name.
 func (d *Device) Name() string { return d.name }
 
@@ -108,7 +158,8 @@ func (d *Device) Memory() (free, total int64, err error) {
 	return int64(f), int64(t), err
 }
 
-// Close releases the device. Executors must have been shut down.
+// Close releases the device. Executors must have been shut down. A device of OpenDevice whose context is lost is reset, so
+// that it can be opened anew: all use of it in this process must have ended, by other values too.
 func (d *Device) Close() error {
 	var errs []error
 	if d.blas != nil {
@@ -117,6 +168,9 @@ func (d *Device) Close() error {
 	}
 	if d.owned {
 		errs = append(errs, d.ctx.Close())
+		if d.ctx.Lost() {
+			errs = append(errs, d.ctx.Device().Reset())
+		}
 		d.owned = false
 	}
 	return errors.Join(errs...)

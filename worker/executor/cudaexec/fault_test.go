@@ -1,14 +1,17 @@
 package cudaexec
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"strings"
 	"testing"
 
 	"github.com/tokenrouter/tokenrouter/api/sampling"
+	"github.com/tokenrouter/tokenrouter/cuda/cublaslt/cublaslttest"
 	"github.com/tokenrouter/tokenrouter/cuda/driver"
 	"github.com/tokenrouter/tokenrouter/cuda/driver/drivertest"
 	"github.com/tokenrouter/tokenrouter/cuda/nvrtc"
@@ -39,7 +42,7 @@ func fakeDevice(t *testing.T) (*drivertest.Fake, *Device) {
 }
 
 func fakeConfig() Config {
-	return Config{Vocab: 99, MaxSlots: 2, MaxTokens: 32, MaxContext: 128, Pages: 4, Partials: 8, Router: &RouterHead{Weight: make([]float32, 72)}}
+	return Config{Vocab: 99, MaxSlots: 2, MaxTokens: 32, MaxContext: 128, Pages: 4, Partials: 8, Eager: true, Router: &RouterHead{Weight: make([]float32, 72)}}
 }
 
 // Every call that can fail while a model loads, failing.
@@ -49,16 +52,19 @@ func TestNewReleasesEverything(t *testing.T) {
 		calls    int
 	}{
 		{"cuModuleLoadData", 15}, {"cuModuleGetFunction", 15}, {"cuStreamCreateWithPriority", 1}, {"cuEventCreate", 1}, {"cuMemAlloc_v2", 2},
-		{"cuMemHostAlloc", 2}, {"cuMemsetD32Async", 1}, {"cuMemcpyHtoD_v2", 2}, {"cuLaunchKernelEx", 20}, {"cuMemGetInfo_v2", 1},
+		{"cuMemHostAlloc", 2}, {"cuMemsetD8Async", 4}, {"cuMemcpyHtoD_v2", 2}, {"cuLaunchKernelEx", 20}, {"cuMemGetInfo_v2", 3},
+		{"cuStreamBeginCapture_v2", 16}, {"cuStreamEndCapture", 16}, {"cuGraphInstantiateWithFlags", 16},
 	} {
 		for nth := 1; nth <= c.calls; nth += 3 {
 			t.Run(fmt.Sprintf("%s %d", c.function, nth), func(t *testing.T) {
 				f, d := fakeDevice(t)
 				f.Fail(c.function, nth, driver.CodeInvalidValue)
-				if e, err := New(t.Context(), fakeConfig(), d, Dummy("odd", oddConfig(), 1)); err == nil {
+				cfg := fakeConfig()
+				cfg.Eager = false
+				if e, err := New(t.Context(), cfg, d, Dummy("odd", oddConfig(), 1)); err == nil {
 					t.Errorf("New did not fail: %v", e.Shutdown())
 				}
-				if open := f.Open(); open.DeviceAllocs+open.HostAllocs+open.Modules+open.Streams+open.Events != 0 {
+				if open := f.Open(); open.DeviceAllocs+open.HostAllocs+open.Modules+open.Streams+open.Events+open.Graphs+open.GraphExecs != 0 {
 					t.Errorf("left open: %+v", open)
 				}
 			})
@@ -94,6 +100,13 @@ func dead(t *testing.T, f *drivertest.Fake, e *Executor, b *step.Batch) {
 	if err := e.Shutdown(); err != nil {
 		t.Errorf("shutdown: %v", err)
 	}
+	if e.device.ctx.Lost() { // it keeps what cannot be given back, and counts it no more
+		f.Leaky()
+		if live := e.device.ctx.Live(); live != (driver.Live{Contexts: 1}) {
+			t.Errorf("left open: %v", live)
+		}
+		return
+	}
 	if open := f.Open(); open.DeviceAllocs+open.HostAllocs+open.Modules+open.Streams+open.Events != 0 {
 		t.Errorf("left open: %+v", open)
 	}
@@ -102,7 +115,7 @@ func dead(t *testing.T, f *drivertest.Fake, e *Executor, b *step.Batch) {
 func TestLaunchFailureNamesTheOperation(t *testing.T) {
 	// Launches of a step of two layers, in order.
 	names := []string{"prep", "embed", "input norm of layer 0", "qkv product of layer 0", "qkvpost of layer 0", "attn of layer 0",
-		"o product of layer 0", "post-attention norm of layer 0", "gate and up product of layer 0", "silumul of layer 0",
+		"o product of layer 0", "post-attention norm of layer 0", "gate and up product of layer 0",
 		"down product of layer 0", "input norm of layer 1"}
 	for i, name := range names {
 		t.Run(name, func(t *testing.T) {
@@ -259,5 +272,82 @@ func TestManySamples(t *testing.T) {
 		if o.Token != first.Token || o.Entropy != first.Entropy || o.Logprob != first.Logprob || o.Top[1] != first.Top[1] || o.Row != int32(i/50) {
 			t.Fatalf("output %d is %+v, the same position of row 0 gave %+v", i, o, first)
 		}
+	}
+}
+
+// A lost device is closed, reset and opened anew. What stands in the way of that is told apart.
+func TestOpenDeviceAnew(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		// spoil acts on the simulated driver and library between close and opening.
+		spoil  func(*drivertest.Fake, cublaslttest.Fake)
+		fault  error
+		noBLAS bool
+	}{
+		{"it works", func(*drivertest.Fake, cublaslttest.Fake) {}, nil, false},
+		{"without the library", func(_ *drivertest.Fake, l cublaslttest.Fake) { l.Fail("cublasLtCreate", 1) }, nil, true},
+		{"the context stays lost", func(f *drivertest.Fake, _ cublaslttest.Fake) { f.Fault(0, driver.CodeIllegalAddress) }, ErrContext, false},
+		{"the context cannot be retained", func(f *drivertest.Fake, _ cublaslttest.Fake) {
+			f.Fail("cuDevicePrimaryCtxRetain", 1, driver.CodeIllegalAddress)
+		}, ErrContext, false},
+		{"the library spoils the context", func(f *drivertest.Fake, l cublaslttest.Fake) {
+			l.Fail("cublasLtCreate", 1)
+			f.Fail("cuMemAlloc_v2", 2, driver.CodeIllegalAddress)
+		}, ErrContext, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f, l := drivertest.New(t, drivertest.Options{Memory: 8 << 30}), cublaslttest.New(t, cublaslttest.Options{})
+			var warnings bytes.Buffer
+			open := func() (*Device, error) {
+				drv, err := f.Load()
+				if err != nil {
+					t.Fatal(err)
+				}
+				library, err := l.Load()
+				if err != nil {
+					t.Fatal(err)
+				}
+				return OpenDeviceWith(drv, 0, blanks{}, library, slog.New(slog.NewTextHandler(&warnings, nil)))
+			}
+			d, err := open()
+			if err != nil {
+				t.Fatal(err)
+			}
+			e, err := New(t.Context(), fakeConfig(), d, Dummy("odd", oddConfig(), 1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := oneRow(t, e)
+			f.Fault(0, driver.CodeIllegalAddress)
+			if _, err := e.Launch(b); !driver.IsSticky(err) {
+				t.Fatalf("launch after the fault: %v", err)
+			}
+			if err := e.Shutdown(); err != nil && !driver.IsSticky(err) {
+				t.Errorf("shutdown: %v", err)
+			}
+			if err := d.Close(); err != nil {
+				t.Errorf("close: %v", err)
+			}
+			if !f.Called("cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxReset_v2") {
+				t.Error("the context was not reset after its release")
+			}
+			tc.spoil(f, l)
+			d, err = open()
+			if !errors.Is(err, tc.fault) {
+				t.Fatalf("error %v, want %v", err, tc.fault)
+			}
+			if (warnings.Len() > 0) != tc.noBLAS {
+				t.Errorf("warned: %q", &warnings)
+			}
+			if tc.fault != nil {
+				return
+			}
+			if d.HasCuBLASLt() == tc.noBLAS {
+				t.Errorf("cuBLASLt: %v", d.HasCuBLASLt())
+			}
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
