@@ -29,6 +29,11 @@ type Request struct {
 	Prompt       string
 	PromptIDs    []int32
 
+	// Session names the conversation, so that its requests meet at the replicas
+	// that have its prefix, and policies that decide for all of it do so once.
+	// Empty: the first turns name it for the former.
+	Session string
+
 	// MaxTokens bounds the answer; 0 means the rest of the context.
 	MaxTokens int
 	// MinTokens is the least length: until then neither end tokens nor stops count.
@@ -81,6 +86,7 @@ func (e *Engine) sessions(r *Request) (*session.Served, []*session.Session, erro
 		return nil, nil, fmt.Errorf("%w: %d to %d tokens do not fit a context of %d", ErrRequest, r.MinTokens, r.MaxTokens, d.MaxContext)
 	}
 	set := session.Settings{
+		Session: r.Session,
 		Temperature: r.Temperature, TopP: r.TopP, TopK: r.TopK, MinP: r.MinP,
 		RepetitionPenalty: r.RepetitionPenalty, FrequencyPenalty: r.FrequencyPenalty, PresencePenalty: r.PresencePenalty,
 		LogitBias: r.LogitBias, Seed: r.Seed, MaxTokens: int32(r.MaxTokens), NoTokens: r.PromptOnly,

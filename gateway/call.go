@@ -66,7 +66,7 @@ func settings(o *openai.Options) session.Settings {
 		LogitBias: o.LogitBias, Seed: o.Seed,
 		// Check has compared both limits with the context.
 		MaxTokens: int32(o.MaxTokens), NoTokens: o.NoTokens, MinTokens: o.MinTokens,
-		Logprobs: o.Logprobs, Stops: o.Stop, StopIDs: o.StopIDs, IgnoreEOS: o.IgnoreEOS, N: o.N,
+		Logprobs: o.Logprobs, Stops: o.Stop, StopIDs: o.StopIDs, IgnoreEOS: o.IgnoreEOS, N: o.N, Session: o.CacheKey,
 	}
 }
 

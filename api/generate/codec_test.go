@@ -220,7 +220,7 @@ func TestRequestRoundTrip(t *testing.T) {
 	for _, want := range []*Request{
 		{ID: math.MaxUint64, Epoch: 1, Deployment: "tiny", Prompt: "a <b> & \u2028", Sampling: greedy},
 		{ID: 1, Deployment: "tiny", PromptIDs: []int32{0, 1}, Sampling: greedy, DefaultMaxTokens: true},
-		{ID: 1, Deployment: "tiny", Prompt: "x", Sampling: sampling.Params{TopP: 1, Logprobs: 1}, Echo: true, Salt: make([]byte, SaltBytes)},
+		{ID: 1, Deployment: "tiny", Prompt: "x", Sampling: sampling.Params{TopP: 1, Logprobs: 1}, Echo: true, Session: "k", Salt: make([]byte, SaltBytes)},
 		{ID: 1, Deployment: "tiny", Prompt: "x", Sampling: sampling.Params{TopP: 1, MaxTokens: 1, StopIDs: []int32{7}}, IgnoreEOS: true},
 		{ID: 2, Deployment: "tiny", Chat: true, TemplateArgs: []byte(`{"enable_thinking":false}`), Sampling: greedy,
 			Messages: []Message{{Role: "user", Content: ""}, {Role: "assistant", ToolCalls: []byte(`[{"id":"c1"}]`)}},
@@ -254,6 +254,7 @@ func TestRequestRefused(t *testing.T) {
 		"logprobs":          func(r *Request) { r.Sampling.Logprobs = 21 },
 		"negative stop id":  func(r *Request) { r.Sampling.StopIDs = []int32{-1} },
 		"salt":              func(r *Request) { r.Salt = []byte{1} },
+		"session":           func(r *Request) { r.Session = strings.Repeat("k", MaxSession+1) },
 		"stop ids":          func(r *Request) { r.Sampling.StopIDs = make([]int32, 65) },
 		"resume, no prompt": func(r *Request) { r.Resume = &Resume{} },
 		"resume, state":     func(r *Request) { r.Resume = &Resume{PromptIDs: []int32{1}, State: make([]byte, 65)} },

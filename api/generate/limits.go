@@ -31,4 +31,10 @@ const (
 	MaxTop = 64
 	// SaltBytes is the length of a salt.
 	SaltBytes = 32
+	// MaxSession bounds the name of a conversation.
+	MaxSession = 64
 )
+
+// PlacementBits is the number of the low bits of a request's id that choose
+// among the replicas of a collaborator.
+const PlacementBits = 16

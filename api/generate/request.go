@@ -74,6 +74,8 @@ func (r *Request) Check() error {
 		return badRequest("%d prompt ids", len(r.PromptIDs))
 	case len(r.Salt) != 0 && len(r.Salt) != SaltBytes:
 		return badRequest("salt of %d bytes", len(r.Salt))
+	case len(r.Session) > MaxSession:
+		return badRequest("session of %d bytes", len(r.Session))
 	case r.Sampling.MaxTokens == 0 && !r.Echo:
 		return badRequest("nothing to generate")
 	case len(r.TemplateArgs) > 0 && !json.Valid(r.TemplateArgs):

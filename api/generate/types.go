@@ -37,6 +37,9 @@ type Resume struct {
 // Request asks an entry sub-service for one answer. Exactly one of Messages,
 // Prompt and PromptIDs is the prompt (Chat says that it is Messages).
 type Request struct {
+	// ID is unique among live requests. Its lowest PlacementBits bits choose among
+	// the replicas of a collaborator: requests that agree in them go to the same
+	// one, and so find what it has cached of an earlier turn.
 	ID         uint64 `json:"id"`
 	Epoch      uint32 `json:"epoch"`
 	Deployment string `json:"deployment"`
@@ -59,6 +62,9 @@ type Request struct {
 	// Salt keys the prefix cache: 32 bytes, or none for the shared salt. Requests
 	// see each other's cached pages only under an equal salt.
 	Salt []byte `json:"salt,omitempty"`
+	// Session is the client's name of the conversation, at most MaxSession bytes;
+	// empty if it gave none. It means something under one deployment and salt only.
+	Session string `json:"session,omitempty"`
 	// DefaultMaxTokens says that the client gave no limit: the entry uses the rest of the context.
 	DefaultMaxTokens bool `json:"default_max_tokens,omitempty"`
 

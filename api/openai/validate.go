@@ -30,6 +30,8 @@ type Options struct {
 	StopIDs   []int32
 	IgnoreEOS bool
 	Stream    bool
+	// CacheKey is the client's name of the conversation (prompt_cache_key).
+	CacheKey string
 	// IncludeUsage asks for a usage chunk at the end of a stream,
 	// ContinuousUsage for usage in every chunk.
 	IncludeUsage, ContinuousUsage bool
@@ -105,6 +107,7 @@ func (o *object) options(least int64) Options {
 	o.minTokens(&r)
 	r.Stream, _ = o.bool("stream")
 	o.streamOptions(&r)
+	r.CacheKey, _ = o.str("prompt_cache_key")
 	o.skipNeutral()
 	o.skipSilently()
 	return r
@@ -152,7 +155,7 @@ func (o *object) streamOptions(r *Options) {
 // skipSilently takes parameters that change nothing in the answer here. Their
 // types are checked all the same.
 func (o *object) skipSilently() {
-	for _, name := range []string{"user", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "request_id"} {
+	for _, name := range []string{"user", "service_tier", "safety_identifier", "prompt_cache_retention", "request_id"} {
 		o.str(name)
 	}
 	for _, name := range []string{"store", "parallel_tool_calls"} {

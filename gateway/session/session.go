@@ -37,6 +37,8 @@ type Session struct {
 	req    generate.Request
 	ledger ledger
 	stop   *stopMatcher // nil without stop strings
+	// sticky names the request's conversation.
+	sticky uint64
 
 	stream  Stream
 	replica *replica
@@ -58,10 +60,14 @@ type Session struct {
 // New returns a session for an answer of d. cfg has its defaults filled in and
 // must outlive the session.
 func New(cfg *Config, d *Served, r *Request) *Session {
-	return &Session{
-		cfg: cfg, d: d, req: r.Request, stop: newStopMatcher(r.Stops),
+	s := &Session{
+		cfg: cfg, d: d, req: r.Request, sticky: stickyKey(&r.Request), stop: newStopMatcher(r.Stops),
 		ledger: ledger{limit: int(r.Sampling.MaxTokens), models: len(d.Models), vocab: d.Vocab, echo: r.Echo},
 	}
+	if !d.sticky.hot(s.sticky) {
+		s.req.ID = placed(s.req.ID, s.sticky)
+	}
+	return s
 }
 
 // ID is the request's.
@@ -75,10 +81,11 @@ func (s *Session) PromptLen() int { return len(s.ledger.prompt) }
 // are the cause of ctx's end.
 func (s *Session) Open(ctx context.Context) error {
 	for {
-		r := s.d.pick(time.Now(), s.tried)
+		r, move := s.d.place(time.Now(), s.tried, s.sticky)
 		if r == nil {
 			return ErrNoCapacity
 		}
+		s.d.sticky.began(s.sticky, r, move)
 		err := s.submit(ctx, r)
 		if err == nil {
 			return nil
@@ -367,6 +374,7 @@ func (s *Session) Close() {
 		s.cancel(nil)
 		s.cancel, s.ctx = nil, nil
 		s.replica.inFlight.Add(-1)
+		s.d.sticky.ended(s.sticky)
 	}
 	if s.silence != nil {
 		s.silence.Stop()

@@ -3,7 +3,9 @@ package session
 import (
 	"cmp"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -48,6 +50,9 @@ type Settings struct {
 	N int
 	// Salt keys the prefix cache (generate.Request.Salt).
 	Salt []byte
+	// Session is the client's name of the conversation (generate.Request.Session).
+	// One that is too long is replaced by its hash.
+	Session string
 }
 
 // ErrSettings says that settings are out of bounds. The error also holds a
@@ -73,6 +78,10 @@ func (d *Served) Requests(set *Settings, prompt generate.Request) ([]Request, er
 	}
 	r := Request{Request: prompt, Stops: set.Stops}
 	r.Deployment, r.IgnoreEOS, r.Echo, r.Salt = d.Name, set.IgnoreEOS, set.Echo, set.Salt
+	if r.Session = set.Session; len(r.Session) > generate.MaxSession {
+		sum := sha256.Sum256([]byte(r.Session))
+		r.Session = hex.EncodeToString(sum[:])
+	}
 	r.Sampling = d.params(set)
 	if set.MaxTokens == 0 && !set.NoTokens {
 		r.DefaultMaxTokens = true

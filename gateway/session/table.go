@@ -28,6 +28,28 @@ type Served struct {
 	Deployment
 	replicas []*replica
 	turn     atomic.Uint32
+	sticky   *affinity
+}
+
+// place returns the replica for a request of a conversation: the one that it
+// was at before, as long as that is in service, healthy, not yet tried and not
+// clearly more loaded than the least loaded one; else pick's. It returns nil if
+// there is none. move says that the conversation is to stay at the new replica:
+// a higher load passes, the other reasons do not.
+func (d *Served) place(now time.Time, tried []*replica, key uint64) (r *replica, move bool) {
+	best := d.pick(now, tried)
+	last := d.sticky.replica(key)
+	switch {
+	case best == nil || last == nil || last == best:
+		return best, false
+	case !slices.Contains(d.replicas, last), slices.Contains(tried, last), now.UnixNano() < last.ejectedUntil.Load():
+		return best, true
+	}
+	// best is healthy and not tried either, so it is the least loaded of those.
+	if last.inFlight.Load() > stickyFactor*best.inFlight.Load()+stickySlack {
+		return best, false
+	}
+	return last, false
 }
 
 // pick returns the replica to submit to: one not yet tried before one that was,
@@ -87,7 +109,10 @@ func NewTable(list []Deployment, old *Table, created time.Time) (*Table, error) 
 	}
 	t := &Table{byName: make(map[string]*Served, len(list))}
 	for i := range list {
-		d := &Served{Deployment: list[i]}
+		d := &Served{Deployment: list[i], sticky: newAffinity(stickyKeys)}
+		if old != nil && old.byName[d.Name] != nil {
+			d.sticky = old.byName[d.Name].sticky
+		}
 		d.Models = slices.Clone(d.Models)
 		if d.Defaults.TopP == 0 {
 			d.Defaults.TopP = 1

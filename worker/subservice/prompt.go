@@ -1,6 +1,8 @@
 package subservice
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -52,6 +54,7 @@ func (s *Subservice) prepare(req *generate.Request) (*submission, *generate.Erro
 		}
 	}
 	copy(q.salt[:], req.Salt)
+	q.q.Key = conversationKey(req)
 	if req.Echo {
 		q.entry.echo = &echo{decoder: s.words.NewDecoder(false)}
 	}
@@ -62,6 +65,20 @@ func (s *Subservice) prepare(req *generate.Request) (*submission, *generate.Erro
 	q.q.Out = q.ids[len(prompt):]
 	q.seen[dep.Self] = int32(len(q.ids))
 	return sub, nil
+}
+
+// conversationKey is the policies' key of a request's conversation, 0 if the
+// client named none. Equal names under two deployments or salts have two keys.
+func conversationKey(req *generate.Request) uint64 {
+	if req.Session == "" {
+		return 0
+	}
+	h := sha256.New()
+	for _, part := range []string{req.Deployment, string(req.Salt), req.Session} {
+		_, _ = h.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(part)))) // never fails
+		_, _ = h.Write([]byte(part))
+	}
+	return max(binary.LittleEndian.Uint64(h.Sum(nil)), 1)
 }
 
 // restore rebuilds a moved request from its committed tokens: their ids and

@@ -163,15 +163,16 @@ func (s *Subservice) linkTo(q *sequence) Link {
 }
 
 // linkOf returns the link to the replica that serves model k for a request; nil
-// if none is up. The first choice depends on the request alone, so that all
-// replicas agree on it; one that is down is skipped.
+// if none is up. The first choice depends on the request's id alone, so that
+// all replicas agree on it, and on those bits of it that the requests of one
+// conversation share; a replica that is down is skipped.
 func (s *Subservice) linkOf(q *sequence, k policies.ModelID) Link {
 	if link := s.links[q.replica[k]]; link != nil {
 		return link
 	}
 	names := q.dep.Replicas[k]
 	for i := range names {
-		name := names[(q.id+uint64(i))%uint64(len(names))]
+		name := names[(q.id%(1<<generate.PlacementBits)+uint64(i))%uint64(len(names))]
 		if link := s.links[name]; link != nil {
 			q.replica[k] = name
 			if q.entry != nil && q.entry.servedBy != nil {
