@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/tokenrouter/tokenrouter/engine"
 )
 
 // Exit codes. They are part of the interface: scripts test them.
@@ -13,6 +15,7 @@ const (
 	exitUsage       = 2
 	exitServer      = 3
 	exitBound       = 4
+	exitDevice      = 5
 	exitInterrupted = 130
 )
 
@@ -23,6 +26,7 @@ const exitTopic = `Exit codes of every command:
     2  wrong usage or configuration; nothing was started
     3  the server cannot be reached or refused the request (chat, bench, eval --url)
     4  eval, bench: a bound such as --min-accuracy or --max-error-rate does not hold; solve --check: an expected value
+    5  serve, eval: a fault has spoiled a GPU for this process, and only a new process may use it; start it again
   130  interrupted before the work was done (a second Ctrl-C ends serve like this)
 `
 
@@ -62,6 +66,8 @@ func exitCode(err error) int {
 		return exitDone
 	case errors.As(err, &usage):
 		return exitUsage
+	case errors.Is(err, engine.ErrDeviceLost):
+		return exitDevice
 	case errors.Is(err, context.Canceled):
 		return exitInterrupted
 	case errors.As(err, &server):

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/tokenrouter/tokenrouter/engine"
 )
 
 func TestExitCodes(t *testing.T) {
@@ -21,6 +23,7 @@ func TestExitCodes(t *testing.T) {
 		{fmt.Errorf("wrapped: %w", &usageError{cause}), 2},
 		{&serverError{cause}, 3},
 		{&boundError{cause}, 4},
+		{fmt.Errorf("executor of m: GPU 0: %w", engine.ErrDeviceLost), 5},
 		{context.Canceled, 130},
 		{&serverError{context.Canceled}, 130},
 	}
