@@ -252,3 +252,79 @@ func sharedSpeed(in *threshold.Input, i int) float64 {
 
 // beyond says that a and b differ by more than a factor.
 func beyond(a, b, factor float64) bool { return a > b*factor || b > a*factor }
+
+// Merge adds what another run of the same deployment has measured. Both may be nil.
+func (g *Group) Merge(other *Group) *Group {
+	if g == nil || other == nil || len(g.Models) != len(other.Models) {
+		if g == nil {
+			return other
+		}
+		return g
+	}
+	out := &Group{Deployment: g.Deployment, Models: make([]subservice.Estimate, len(g.Models))}
+	for i := range g.Models {
+		out.Models[i] = mergeEstimates(&g.Models[i], &other.Models[i])
+	}
+	return out
+}
+
+func mergeEstimates(a, b *subservice.Estimate) subservice.Estimate {
+	out := *a
+	if a.Routed == 0 || len(a.To) != len(b.To) {
+		return *b
+	}
+	out.Routed = a.Routed + b.Routed
+	wa, wb := float64(a.Routed)/float64(out.Routed), float64(b.Routed)/float64(out.Routed)
+	out.To, out.Kept = make([]float64, len(a.To)), make([]float64, len(a.To))
+	for k := range out.To {
+		out.To[k] = wa*a.To[k] + wb*b.To[k]
+		if out.To[k] > 0 {
+			out.Kept[k] = (wa*a.To[k]*a.Kept[k] + wb*b.To[k]*b.Kept[k]) / out.To[k]
+		}
+	}
+	out.Alone, out.Busy = mergeSteps(a.Alone, b.Alone), mergeSteps(a.Busy, b.Busy)
+	return out
+}
+
+func mergeSteps(a, b []subservice.StepEstimate) []subservice.StepEstimate {
+	out := make([]subservice.StepEstimate, max(len(a), len(b)))
+	for i := range out {
+		var x, y subservice.StepEstimate
+		if i < len(a) {
+			x = a[i]
+		}
+		if i < len(b) {
+			y = b[i]
+		}
+		out[i].N = x.N + y.N
+		if out[i].N > 0 {
+			out[i].Mean = time.Duration((float64(x.N)*float64(x.Mean) + float64(y.N)*float64(y.Mean)) / float64(out[i].N))
+		}
+	}
+	return out
+}
+
+// Work is what an engine's models have done since they were started.
+type Work struct {
+	// At is the time of the engine.
+	At time.Duration
+	// Models are the sums over the replicas of each model, in order of the configuration.
+	Models []subservice.Stats
+}
+
+// Work counts. Replicas that are being restarted do not count.
+func (e *Engine) Work() Work {
+	w := Work{At: e.clock()}
+	for _, m := range e.models {
+		var sum subservice.Stats
+		for _, r := range e.replicas {
+			if sub := r.current.Load(); sub != nil && r.model == m {
+				s := sub.Stats()
+				sum.Steps, sum.Rows, sum.Tokens = sum.Steps+s.Steps, sum.Rows+s.Rows, sum.Tokens+s.Tokens
+				sum.Committed, sum.StepTime, sum.Handoffs = sum.Committed+s.Committed, sum.StepTime+s.StepTime, sum.Handoffs+s.Handoffs
+			}
+		}
+		w.Models = append(w.Models, sum)
+	}
+	return w
+}

@@ -10,6 +10,10 @@ import (
 type Result struct {
 	// Elapsed is the time of the last event.
 	Elapsed time.Duration
+	// Full is how long Config.Concurrency requests were in flight: until no new one
+	// was left to arrive. FullTokens were committed by then.
+	Full       time.Duration
+	FullTokens int
 	// Tokens were committed; Finished and Failed requests have ended, Cancelled
 	// ones were given up by their clients.
 	Tokens, Finished, Failed, Cancelled int
@@ -34,8 +38,12 @@ type ModelResult struct {
 	Committed, Handoffs int
 }
 
-// Throughput is tokens a second.
+// Throughput is tokens a second. Of a closed loop the end, with fewer and fewer
+// requests in flight, does not count.
 func (r *Result) Throughput() float64 {
+	if r.Full > 0 {
+		return float64(r.FullTokens) / r.Full.Seconds()
+	}
 	if r.Elapsed <= 0 {
 		return 0
 	}

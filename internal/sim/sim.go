@@ -275,6 +275,9 @@ func (s *Simulation) arriveNext() {
 	}
 	i := s.next
 	s.next++
+	if s.next == len(s.cfg.Requests) {
+		s.result.Full, s.result.FullTokens = s.now, s.result.Tokens
+	}
 	s.open++
 	s.arrive(i)
 }
