@@ -6,10 +6,10 @@ out=${1:?folder}
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 go build -trimpath -ldflags '-s -w' -o "$out/trctl" ./cmd/trctl
-for package in cuda/selftest cuda/kernels worker/executor/cudaexec; do
+for package in cuda/selftest cuda/kernels worker/executor/cudaexec engine; do
   go test -c -trimpath -ldflags '-s -w' -o "$out/${package##*/}.test" "./$package"
 done
-for name in trctl selftest.test kernels.test cudaexec.test; do
+for name in trctl selftest.test kernels.test cudaexec.test engine.test; do
   gzip -9 -f -k "$out/$name" && rm "$out/$name"
 done
 ls -l "$out"

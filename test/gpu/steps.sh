@@ -1,0 +1,75 @@
+#!/bin/bash
+# Step times and products in many variants, in one call of about four minutes on an H200: test/gpu/steps.sh [SECTION…]
+#
+# BIN is the folder that build.sh filled, OUT where steps.log goes (./gpu-out). Sections; without arguments all:
+#
+#   correct   graphs, lookahead, suite and kernels    products  every matrix product by size, in graphs
+#   small     steps of 0.6B                           medium    steps of 8B and prefills
+#   large     steps of 32B
+set -u
+out=${OUT:-$PWD/gpu-out}
+mkdir -p "$out"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export TRCTL_TEST_DEVICE=gpu XDG_CACHE_HOME=$work/cache TMPDIR=$work/tmp
+mkdir -p "$TMPDIR" "$work/bin"
+log=$out/steps.log
+: >"$log"
+for f in "$BIN"/*; do
+  case $f in
+    *.gz) gunzip -c "$f" >"$work/bin/$(basename "$f" .gz)" ;;
+    *) cp "$f" "$work/bin/" ;;
+  esac
+done
+chmod +x "$work"/bin/*
+
+# try LIMIT COMMAND…: runs it with a limit in seconds and says how it ended.
+try() {
+  local limit=$1 start=$SECONDS
+  shift
+  echo "== $*" >>"$log"
+  timeout -k 5 "$limit" "$@" >>"$log" 2>&1
+  echo "$? after $((SECONDS - start)) s: $(basename "$1") ${*:2}" | tee -a "$log" | cut -c1-200
+}
+
+# steps MODEL ARGS…: one table.
+steps() {
+  local model=$1
+  shift
+  try 60 "$work/bin/trctl" bench-step --model "$model" --load dummy:1 --device cuda --cache "$work/cubins" --ctx 1024 "$@"
+}
+
+run_correct() {
+  try 70 "$work/bin/cudaexec.test" -test.run 'Graphs|LargeSteps|Lookahead|Continue|Suite|LibraryAgrees' -test.v
+  try 60 "$work/bin/kernels.test" -test.run 'Matmul|Gate|Attention|Logit|Sampl|Prep|Publish'
+}
+
+run_products() {
+  try 90 "$work/bin/kernels.test" -test.run '^$' -test.bench 'Matmul|Attention' -test.benchtime 9x
+}
+
+run_small() {
+  steps qwen3-0.6b --b 1,2,4,8,16,32,64 --extend 8 --prefill 1000,4096
+  for variant in --no-overlap --eager '--products library' '--products own' --reproducible --ahead '--temperature 0.6 --top-p 0.95'; do
+    # shellcheck disable=SC2086 # a variant is one or more words
+    steps qwen3-0.6b --b 1,2,8,16,64 --no-phases $variant
+  done
+}
+
+run_medium() {
+  steps qwen3-8b --b 1,2,4,8,16,32,64 --prefill 1000,4096
+  steps qwen3-8b --b 1,8,16,64 --no-phases --products library
+  steps qwen3-8b --b 1,8,16,64 --no-phases --no-overlap
+  steps qwen3-8b --b 1,2,4,8,16,64 --no-phases --reproducible --prefill 4096
+}
+
+run_large() {
+  steps qwen3-32b --b 1,2,4,8,16,40,64 --extend 5 --prefill 1000
+  steps qwen3-32b --b 1,4,8,40 --no-phases --products library
+  steps qwen3-32b --b 1,4,8,16,40 --no-phases --reproducible
+}
+
+sections=("$@")
+[ ${#sections[@]} -gt 0 ] || sections=(correct products small medium large)
+for section in "${sections[@]}"; do "run_$section"; done
+grep -E '^(step|decode|extend|prefill|qwen|  +[a-z]+ )| on NVIDIA' "$log" | tail -n 150
