@@ -200,12 +200,13 @@ func (m *Member) Ended(now time.Duration) float64 {
 	return min(1, float64(c.busy(now, m)-m.others)/float64(took))
 }
 
-// Pass says that nothing could start after all, until the member offers again.
+// Pass says that nothing could start after all, until the member offers again. What
+// is deferred may still need the next round: it may hold what the others wait for.
 func (m *Member) Pass(now time.Duration) {
 	c := m.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	m.state, m.offer.Ready, m.offer.Deferred = waiting, 0, 0
+	m.state, m.offer.Ready = waiting, 0
 	c.decide(now)
 }
 
