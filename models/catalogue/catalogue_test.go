@@ -17,6 +17,8 @@ func TestShapes(t *testing.T) {
 	want := map[string]int{
 		"qwen3-0.6b": 596_049_920, "qwen3-1.7b": 1_720_574_976, "qwen3-4b": 4_022_468_096, "qwen3-8b": 8_190_735_360,
 		"qwen3-14b": 14_768_307_200, "qwen3-32b": 32_762_123_264,
+		"qwen2.5-0.5b": 494_032_768, "qwen2.5-1.5b": 1_543_714_304, "qwen2.5-7b": 7_615_616_512, "r1-distill-qwen-1.5b": 1_777_088_000,
+		"r1-distill-qwen-7b": 7_615_616_512, "llama-3.2-1b": 1_235_814_400, "llama-3.1-8b": 8_030_261_248,
 	}
 	if len(c.Names()) != len(want) {
 		t.Errorf("names %v", c.Names())
