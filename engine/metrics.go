@@ -34,7 +34,34 @@ func replicaSeries() []series {
 		metric("step_tokens_total", "Tokens fed to forward passes.", prometheus.CounterValue, func(s *subservice.Stats) float64 { return float64(s.Tokens) }),
 		metric("tokens_committed_total", "Tokens that this model wrote.", prometheus.CounterValue, func(s *subservice.Stats) float64 { return float64(s.Committed) }),
 		metric("handoffs_total", "Turns handed to another model.", prometheus.CounterValue, func(s *subservice.Stats) float64 { return float64(s.Handoffs) }),
+		metric("kv_pages_cached", "Pages kept for their prefix alone; they count as free.", prometheus.GaugeValue, func(s *subservice.Stats) float64 { return float64(s.Cached) }),
+		metric("prefix_cache_queries_total", "Full pages of prompts that were looked for in the prefix cache.", prometheus.CounterValue, func(s *subservice.Stats) float64 { return float64(s.Queries) }),
+		metric("prefix_cache_hits_total", "Full pages of prompts that were found there.", prometheus.CounterValue, func(s *subservice.Stats) float64 { return float64(s.Hits) }),
+		metric("prefix_cache_evictions_total", "Pages that left the prefix cache to make room.", prometheus.CounterValue, func(s *subservice.Stats) float64 { return float64(s.Evictions) }),
+		metric("preemptions_total", "Sequences that gave slot and pages back to make room.", prometheus.CounterValue, func(s *subservice.Stats) float64 { return float64(s.Preemptions) }),
+		metric("sequences_paused", "Sequences that wait for a client that reads too slowly.", prometheus.GaugeValue, func(s *subservice.Stats) float64 { return float64(s.Paused) }),
+		metric("admissions_total", "Sequences that left the queue.", prometheus.CounterValue, func(s *subservice.Stats) float64 { return float64(s.Admissions) }),
+		metric("queue_wait_seconds_total", "Time that admitted sequences spent in the queue.", prometheus.CounterValue, func(s *subservice.Stats) float64 { return s.QueueWait.Seconds() }),
+		metric("batch_waits_total", "Rows of completed steps, each of which waited for its step.", prometheus.CounterValue, func(s *subservice.Stats) float64 { return float64(s.Waits) }),
+		metric("batch_wait_seconds_total", "Time for which rows were ready before their step: another was in progress, or more rows were waited for.", prometheus.CounterValue, func(s *subservice.Stats) float64 { return s.BatchWait.Seconds() }),
 		metric("peer_links", "Peer links that are up.", prometheus.GaugeValue, func(s *subservice.Stats) float64 { return float64(s.Links) }),
+	}
+}
+
+// histogram is one distribution of a replica and where it comes from.
+type histogram struct {
+	desc  *prometheus.Desc
+	first float64
+	value func(*subservice.Stats) *subservice.Histogram
+}
+
+func replicaHistograms() []histogram {
+	labels := []string{"model", "replica"}
+	return []histogram{
+		{prometheus.NewDesc("trctl_batch_rows", "Sequences in a forward pass.", labels, nil), subservice.FirstRows,
+			func(s *subservice.Stats) *subservice.Histogram { return &s.BatchRows }},
+		{prometheus.NewDesc("trctl_step_duration_seconds", "Time of a forward pass.", labels, nil), subservice.FirstSeconds,
+			func(s *subservice.Stats) *subservice.Histogram { return &s.StepSeconds }},
 	}
 }
 
@@ -42,6 +69,9 @@ func replicaSeries() []series {
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, s := range replicaSeries() {
 		ch <- s.desc
+	}
+	for _, h := range replicaHistograms() {
+		ch <- h.desc
 	}
 }
 
@@ -55,6 +85,11 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		stats := sub.Stats()
 		for _, s := range replicaSeries() {
 			ch <- prometheus.MustNewConstMetric(s.desc, s.kind, s.value(&stats), r.model.cfg.Name, r.name)
+		}
+		for _, h := range replicaHistograms() {
+			v := h.value(&stats)
+			upTo, all := v.Buckets(h.first)
+			ch <- prometheus.MustNewConstHistogram(h.desc, all, v.Sum, upTo, r.model.cfg.Name, r.name)
 		}
 	}
 }

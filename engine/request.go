@@ -86,7 +86,7 @@ func (e *Engine) sessions(r *Request) (*session.Served, []*session.Session, erro
 		return nil, nil, fmt.Errorf("%w: %d to %d tokens do not fit a context of %d", ErrRequest, r.MinTokens, r.MaxTokens, d.MaxContext)
 	}
 	set := session.Settings{
-		Session: r.Session,
+		Session:     r.Session,
 		Temperature: r.Temperature, TopP: r.TopP, TopK: r.TopK, MinP: r.MinP,
 		RepetitionPenalty: r.RepetitionPenalty, FrequencyPenalty: r.FrequencyPenalty, PresencePenalty: r.PresencePenalty,
 		LogitBias: r.LogitBias, Seed: r.Seed, MaxTokens: int32(r.MaxTokens), NoTokens: r.PromptOnly,

@@ -8,6 +8,7 @@ import (
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/sourcegraph/conc/pool"
 
 	"github.com/tokenrouter/tokenrouter/engine"
@@ -32,6 +33,7 @@ func New(cfg Config) (_ *Node, err error) {
 		return nil, err
 	}
 	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	cfg.Metrics = metrics
 	n := new(Node)
 	if n.engine, err = engine.Load(cfg.Config); err != nil {

@@ -133,6 +133,8 @@ func (s *Scheduler) Admit(now time.Duration) []ID {
 		if s.starved == q {
 			s.starved = nil
 		}
+		s.counts.Admissions++
+		s.counts.QueueWait += max(now-q.since, 0)
 		q.state = Running
 		q.since = now
 		s.counts.Running++

@@ -207,6 +207,8 @@ func (s *Scheduler) Complete(now time.Duration, p *Plan, took time.Duration) {
 		}
 		q.flight = 0
 		s.counts.InFlight--
+		s.counts.Waits++
+		s.counts.BatchWait += max(now-took-q.since, 0)
 		q.cached += q.fed
 		q.continues = q.uncached() > 0
 		if q.first && !q.continues {

@@ -15,7 +15,8 @@ func (s *Scheduler) Check() error {
 	if err := s.pool.Check(); err != nil {
 		return err
 	}
-	want := Counts{Preemptions: s.counts.Preemptions}
+	has := &s.counts
+	want := Counts{Preemptions: has.Preemptions, Admissions: has.Admissions, QueueWait: has.QueueWait, Waits: has.Waits, BatchWait: has.BatchWait}
 	promised := 0
 	owner := make(map[int32]*sequence)
 	for id, q := range s.seqs {

@@ -176,8 +176,16 @@ type Counts struct {
 	Ready, InFlight         int // parts of Running
 	// Away is the part of Parked that holds neither slot nor pages.
 	Away int
-	// Preemptions counts sequences that gave slot and pages back; it only grows.
+	// Preemptions counts sequences that gave slot and pages back; it only grows,
+	// as do all that follow.
 	Preemptions uint64
+	// Admissions counts leaves of the queue, QueueWait is the time spent in it.
+	Admissions uint64
+	QueueWait  time.Duration
+	// Waits counts rows of completed steps, BatchWait is the time from being ready
+	// to the start of the step: for a step in progress, or for a fuller batch.
+	Waits     uint64
+	BatchWait time.Duration
 }
 
 // Scheduler holds the sequences of one sub-service.

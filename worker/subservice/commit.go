@@ -170,6 +170,7 @@ func (s *Subservice) remove(q *sequence) {
 	delete(s.seqs, q.id)
 	delete(s.lost, q.id)
 	if q.entry != nil {
+		s.setHeld(q, false)
 		s.group.ended(q)
 	}
 	s.ended.add(q.id, q.epoch)

@@ -160,6 +160,8 @@ func (s *Subservice) complete(ctx context.Context, plan *scheduler.Plan, ticket 
 		return fmt.Errorf("step %d: %w", plan.Batch.Step, err)
 	}
 	ended := s.now()
+	s.rows.observe(float64(len(plan.IDs)), FirstRows)
+	s.seconds.observe((ended - began).Seconds(), FirstSeconds)
 	s.sched.Complete(ended, plan, ended-began)
 	s.route(plan)
 	now, others := s.now(), 0.0
@@ -293,9 +295,22 @@ func (s *Subservice) holdBack(q *sequence) {
 	if !q.entry.stream.hold() {
 		return
 	}
-	q.entry.held = true
+	s.setHeld(q, true)
 	if err := s.sched.Park(q.sid()); err != nil {
 		s.broken(q, "hold", err)
+	}
+}
+
+// setHeld notes whether a sequence waits for its gateway.
+func (s *Subservice) setHeld(q *sequence, held bool) {
+	if q.entry.held == held {
+		return
+	}
+	q.entry.held = held
+	if held {
+		s.paused++
+	} else {
+		s.paused--
 	}
 }
 
@@ -310,7 +325,7 @@ func (m *caughtUp) apply(s *Subservice) {
 	if q == nil || q.entry == nil || q.epoch != m.epoch || !q.entry.held {
 		return
 	}
-	q.entry.held = false
+	s.setHeld(q, false)
 	if q.away {
 		return // the turn's return finds the way free
 	}

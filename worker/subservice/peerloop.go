@@ -212,7 +212,7 @@ func (s *Subservice) resume(q *sequence, f *handoff.Frame, fresh []int32) error 
 		return nil
 	}
 	if q.entry != nil && q.entry.stream.hold() {
-		q.entry.held = true
+		s.setHeld(q, true)
 		if len(fresh) == 0 {
 			return nil
 		}

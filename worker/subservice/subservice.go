@@ -101,6 +101,9 @@ type Subservice struct {
 	alive       time.Duration // when keepAlive last looked
 	handoffs    uint64
 	committed   uint64
+	paused      int // sequences with entryState.held
+	// rows and seconds are of all steps so far.
+	rows, seconds Histogram
 	// member is the part in the Coordinator while Run runs, nil without one; round
 	// is the round in which sequences were last let in.
 	member *schedule.Member
@@ -136,6 +139,14 @@ type Stats struct {
 	// Cached counts pages in the prefix cache; Queries and Hits the pages looked
 	// for and found in it; Preemptions the sequences that had to make room.
 	Cached, Evictions, Queries, Hits, Preemptions uint64
+	// Admissions counts leaves of the queue and QueueWait the time in it, Waits
+	// the rows of steps and BatchWait the time for which they were ready before.
+	Admissions, Waits    uint64
+	QueueWait, BatchWait time.Duration
+	// BatchRows and StepSeconds are of all steps; see FirstRows and FirstSeconds.
+	BatchRows, StepSeconds Histogram
+	// Paused is the number of sequences whose gateway is too far behind.
+	Paused int
 }
 
 // New checks the configuration and builds a replica. It starts nothing.
@@ -254,5 +265,7 @@ func (s *Subservice) publish() {
 		Slots: x.OpenSlots, Steps: x.Steps, Tokens: x.Tokens, Rows: x.Rows, StepTime: x.StepTime,
 		Handoffs: s.handoffs, Committed: s.committed, Links: len(s.links),
 		Cached: uint64(p.Cached), Evictions: p.Evictions, Queries: p.Queries, Hits: p.Hits, Preemptions: c.Preemptions,
+		Admissions: c.Admissions, QueueWait: c.QueueWait, Waits: c.Waits, BatchWait: c.BatchWait,
+		BatchRows: s.rows, StepSeconds: s.seconds, Paused: s.paused,
 	})
 }
