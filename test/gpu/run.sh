@@ -3,7 +3,7 @@
 #
 # From the repository's root, or anywhere. BIN is the folder that build.sh filled, so that no Go is needed here; without it
 # the binaries are built first. OUT is where run.log and table.txt go (./gpu-out). NVRTC is found as trctl finds it, or named
-# by TRCTL_NVRTC. Sections, in this order; without arguments all of them, in less than nine minutes on an H200:
+# by TRCTL_NVRTC. Sections, in this order; without arguments all of them, in about four minutes on an H200:
 #
 #   selftest   driver, graphs, bandwidth                      suite      the executor: suite, goldens, real shapes
 #   kernels    every kernel against float64                   torch      against transformers, fp32 and bf16 (python3)

@@ -24,5 +24,6 @@
 // the scheduler's (executor.Executor.Close). Two executors may share a Device: one context, a stream each.
 //
 // A failed launch or a device fault ends the executor: this and all later calls return executor.ErrFailed, with the
-// operation. After a sticky fault (driver.IsSticky) the whole Device is lost.
+// operation. After a sticky fault (driver.IsSticky) the whole Device is lost; once every executor on it is shut down and it is
+// closed, OpenDevice makes a new one, or says with ErrContext that only a new process can.
 package cudaexec
