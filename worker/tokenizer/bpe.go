@@ -64,6 +64,11 @@ func (t *Tokenizer) symbols(dst []int32, word string) []int32 {
 		return dst
 	}
 	for i := 0; i < len(word); {
+		if b := word[i]; b < utf8.RuneSelf {
+			dst = append(dst, t.ascii[b])
+			i++
+			continue
+		}
 		_, w := utf8.DecodeRuneInString(word[i:])
 		if id, ok := t.words[word[i:i+w]]; ok {
 			dst = append(dst, id)

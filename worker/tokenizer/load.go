@@ -282,8 +282,15 @@ func (t *Tokenizer) setBytes() error {
 			return unsupported("model.vocab: no token for byte %#02x", b)
 		}
 		t.bytes[b] = id
-		if !t.byteLevel {
-			t.tokens[id] = string([]byte{byte(b)})
+		if t.byteLevel {
+			continue
+		}
+		t.tokens[id] = string([]byte{byte(b)})
+		if b < utf8.RuneSelf {
+			t.ascii[b] = id
+			if char, ok := t.words[string(rune(b))]; ok {
+				t.ascii[b] = char
+			}
 		}
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"unicode/utf8"
 )
 
 // Tokenizer is one loaded tokenizer.json. It is safe for concurrent use.
@@ -22,8 +23,10 @@ type Tokenizer struct {
 	words map[string]int32
 	// whole remembers per id whether merging the token's bytes gives just that
 	// id. It only saves work: every value leads to the same ids.
-	whole  []atomic.Uint32
-	bytes  [256]int32
+	whole []atomic.Uint32
+	bytes [256]int32
+	// ascii is what a word of characters begins with for each of ASCII.
+	ascii  [utf8.RuneSelf]int32
 	merges mergeTable
 	split  splitter
 	normal *normalizer
