@@ -36,8 +36,8 @@ func (v Device) Retain() (*Context, error) {
 }
 
 // Reset destroys all that this process has in the device's primary context, and what libraries such as cuBLASLt keep there
-// of their own accord, so that the next Retain makes a new context. Releasing alone does not do that after a sticky error:
-// a library's own reference keeps the lost context, and the next Retain returns it. Addresses, handles and pinned memory of
+// of their own accord, so that the next Retain makes a new context. Releasing alone does not do that where a library has a
+// reference of its own: it keeps a lost context, and the next Retain returns it. Addresses, handles and pinned memory of
 // the old one must not be touched any more. While a Context of this Driver is open on the device it does nothing but return
 // ErrInUse; whoever else uses the device in this process, the caller must know.
 func (v Device) Reset() error {
@@ -88,6 +88,20 @@ func (c *Context) fail(op string, code int32) error {
 		c.lost.Store(true)
 	}
 	return c.driver.fail(op, code)
+}
+
+// closeObject ends what a handle names, once, and clears the handle. In a lost context it only counts.
+func (c *Context) closeObject(handle *uintptr, k kind, what string, destroy func(ctx, handle uintptr) int32) error {
+	h := *handle
+	if h == 0 {
+		return fmt.Errorf("%s: %w", what, ErrClosed)
+	}
+	*handle = 0
+	c.count(k, -1)
+	if c.Lost() {
+		return nil
+	}
+	return c.fail("close "+what, destroy(c.handle, h))
 }
 
 // Synchronize blocks the thread until all work of the device's primary context has ended.

@@ -1,7 +1,6 @@
 package driver
 
 import (
-	"fmt"
 	"time"
 )
 
@@ -44,16 +43,7 @@ func (c *Context) NewEvent(o EventOptions) (*Event, error) {
 
 // Close destroys the event.
 func (e *Event) Close() error {
-	if e.handle == 0 {
-		return fmt.Errorf("event: %w", ErrClosed)
-	}
-	handle := e.handle
-	e.handle = 0
-	e.ctx.count(kindEvent, -1)
-	if e.ctx.Lost() {
-		return nil
-	}
-	return e.ctx.fail("destroy event", e.ctx.driver.table.eventDestroy(e.ctx.handle, handle))
+	return e.ctx.closeObject(&e.handle, kindEvent, "event", e.ctx.driver.table.eventDestroy)
 }
 
 // Record puts the event behind the stream's present work. A second record moves it.

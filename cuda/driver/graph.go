@@ -55,16 +55,7 @@ func (g *Graph) Nodes() (int, error) {
 
 // Close destroys the graph; executables made from it stay valid.
 func (g *Graph) Close() error {
-	if g.handle == 0 {
-		return fmt.Errorf("graph: %w", ErrClosed)
-	}
-	handle := g.handle
-	g.handle = 0
-	g.ctx.count(kindGraph, -1)
-	if g.ctx.Lost() {
-		return nil
-	}
-	return g.ctx.fail("destroy graph", g.ctx.driver.table.graphDestroy(g.ctx.handle, handle))
+	return g.ctx.closeObject(&g.handle, kindGraph, "graph", g.ctx.driver.table.graphDestroy)
 }
 
 // Instantiate makes an executable of the graph.
@@ -105,16 +96,7 @@ func (x *GraphExec) Launch(s *Stream) error {
 
 // Close destroys the executable. Its runs must have ended.
 func (x *GraphExec) Close() error {
-	if x.handle == 0 {
-		return fmt.Errorf("graph executable: %w", ErrClosed)
-	}
-	handle := x.handle
-	x.handle = 0
-	x.ctx.count(kindGraphExec, -1)
-	if x.ctx.Lost() {
-		return nil
-	}
-	return x.ctx.fail("destroy graph executable", x.ctx.driver.table.execDestroy(x.ctx.handle, handle))
+	return x.ctx.closeObject(&x.handle, kindGraphExec, "graph executable", x.ctx.driver.table.execDestroy)
 }
 
 // Capture records what record enqueues on the stream and instantiates it. The capture is ended in every case; the

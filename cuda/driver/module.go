@@ -26,16 +26,7 @@ func (c *Context) LoadModule(image []byte) (*Module, error) {
 
 // Close unloads the module. Its functions must not be used any more, and graphs that launch them must be closed.
 func (m *Module) Close() error {
-	if m.handle == 0 {
-		return fmt.Errorf("module: %w", ErrClosed)
-	}
-	handle := m.handle
-	m.handle = 0
-	m.ctx.count(kindModule, -1)
-	if m.ctx.Lost() {
-		return nil
-	}
-	return m.ctx.fail("unload module", m.ctx.driver.table.moduleUnload(m.ctx.handle, handle))
+	return m.ctx.closeObject(&m.handle, kindModule, "module", m.ctx.driver.table.moduleUnload)
 }
 
 // Global returns the address and size of a __device__ or __constant__ variable.

@@ -24,16 +24,7 @@ func (c *Context) NewStream(priority int) (*Stream, error) {
 
 // Close destroys the stream. Work still queued runs to its end.
 func (s *Stream) Close() error {
-	if s.handle == 0 {
-		return fmt.Errorf("stream: %w", ErrClosed)
-	}
-	handle := s.handle
-	s.handle = 0
-	s.ctx.count(kindStream, -1)
-	if s.ctx.Lost() {
-		return nil
-	}
-	return s.ctx.fail("destroy stream", s.ctx.driver.table.streamDestroy(s.ctx.handle, handle))
+	return s.ctx.closeObject(&s.handle, kindStream, "stream", s.ctx.driver.table.streamDestroy)
 }
 
 // Context is the context of the stream.
