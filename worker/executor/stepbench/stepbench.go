@@ -66,6 +66,7 @@ type bench struct {
 	seqs  []*sequence
 	ids   []int32
 	r     step.Result
+	last  uint64 // number of the last step launched
 }
 
 // sequence is an open slot with its own run of pages.
@@ -175,8 +176,9 @@ func (b *bench) grow(to *step.Batch, s *sequence, r step.Row) {
 	to.Rows = append(to.Rows, r)
 }
 
+// cut makes a sequence shorter. Pages beyond it are patched in again when it grows.
 func (b *bench) cut(s *sequence, length int) error {
-	s.length = length
+	s.length, s.pages = length, (length+b.info.PageSize-1)/b.info.PageSize
 	return b.e.Truncate(s.slot, length)
 }
 
@@ -199,13 +201,20 @@ func (b *bench) prefill(ctx context.Context, s *sequence, n int) error {
 
 // step launches and waits, and returns the time inside Launch.
 func (b *bench) step(ctx context.Context, batch *step.Batch) (time.Duration, error) {
-	start := time.Now()
-	ticket, err := b.e.Launch(batch)
-	launch := time.Since(start)
+	ticket, launch, err := b.launch(batch)
 	if err != nil {
 		return launch, err
 	}
 	return launch, b.e.Wait(ctx, ticket, &b.r)
+}
+
+// launch numbers and launches a step.
+func (b *bench) launch(batch *step.Batch) (executor.Ticket, time.Duration, error) {
+	b.last++
+	batch.Step = b.last
+	start := time.Now()
+	ticket, err := b.e.Launch(batch)
+	return ticket, time.Since(start), err
 }
 
 // shape measures one shape.
@@ -284,9 +293,7 @@ func (b *bench) ahead(ctx context.Context, s Shape, warm, rounds int, note func(
 		for _, q := range b.seqs[:s.Rows] {
 			b.grow(batch, q, step.Row{Tokens: b.ids[:1], Continue: i > 0, Sample: 1})
 		}
-		start := time.Now()
-		ticket, err := b.e.Launch(batch)
-		return ticket, time.Since(start), err
+		return b.launch(batch)
 	}
 	for _, q := range b.seqs[:s.Rows] {
 		if err := b.cut(q, b.cfg.Context); err != nil {

@@ -1,0 +1,104 @@
+package stepbench
+
+import (
+	"errors"
+	"math"
+	"testing"
+
+	"github.com/tokenrouter/tokenrouter/models/catalogue"
+	"github.com/tokenrouter/tokenrouter/worker/executor/fakeexec"
+	"github.com/tokenrouter/tokenrouter/worker/model"
+)
+
+// shapeOf returns a model of the catalogue.
+func shapeOf(t *testing.T, name string) model.Config {
+	t.Helper()
+	all, err := catalogue.Default()
+	if err != nil {
+		t.Fatal(err)
+	}
+	entry, err := all.Find(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := model.ParseConfig(entry.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// The floors of the design's table for one H200 at a context of 1k.
+func TestFloor(t *testing.T) {
+	for _, c := range []struct {
+		model string
+		rows  int
+		ms    float64
+	}{
+		{"qwen3-0.6b", 1, 0.30}, {"qwen3-0.6b", 8, 0.50}, {"qwen3-0.6b", 64, 2.03}, {"qwen3-8b", 1, 3.56}, {"qwen3-8b", 64, 5.77},
+		{"qwen3-32b", 1, 14.94}, {"qwen3-32b", 16, 15.88},
+	} {
+		m := shapeOf(t, c.model)
+		floor, memory := StepWork(&m, c.rows, 1, 1024).Floor(H200())
+		if got := ms(floor); math.Abs(got-c.ms) > 0.01*c.ms+0.005 || !memory {
+			t.Errorf("%s at %d rows: floor %.3f ms (memory %v), want %.2f", c.model, c.rows, got, memory, c.ms)
+		}
+	}
+	m := shapeOf(t, "qwen3-8b")
+	if floor, memory := StepWork(&m, 1, 4096, 0).Floor(H200()); memory || ms(floor) < 78 || ms(floor) > 90 {
+		t.Errorf("a prefill of 4,096 tokens has a floor of %v (memory %v)", floor, memory)
+	}
+}
+
+func TestRun(t *testing.T) {
+	m := shapeOf(t, "qwen3-0.6b")
+	e := fakeExecutor(t)
+	cfg := Config{Shapes: []Shape{{2, 1}, {1, 3}, {0, 30}, {3, 1}}, Context: 20, Rounds: 5, Machine: H200(), Phases: true}
+	lines, err := Run(t.Context(), e, &m, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []struct {
+		kind         string
+		rows, tokens int
+	}{{"decode", 2, 1}, {"extend", 1, 3}, {"prefill", 1, 30}, {"decode", 3, 1}} {
+		l := lines[i]
+		if l.Kind != want.kind || l.Rows != want.rows || l.Tokens != want.tokens || l.Fastest > l.Median || l.Median > l.Slowest || l.Floor <= 0 {
+			t.Errorf("line %d is %+v", i, l)
+		}
+	}
+	if n := e.Stats().OpenSlots; n != 0 {
+		t.Errorf("%d slots stayed open", n)
+	}
+}
+
+func TestRunRefuses(t *testing.T) {
+	m := shapeOf(t, "qwen3-0.6b")
+	e := fakeExecutor(t)
+	good := Config{Shapes: []Shape{{1, 1}}, Context: 20, Rounds: 5}
+	for name, change := range map[string]func(*Config){
+		"rounds": func(c *Config) { c.Rounds = 4 }, "context": func(c *Config) { c.Context = 0 }, "shapes": func(c *Config) { c.Shapes = nil },
+		"rows": func(c *Config) { c.Shapes = []Shape{{1000, 1}} }, "tokens": func(c *Config) { c.Shapes = []Shape{{1, 0}} },
+		"positions": func(c *Config) { c.Context = 1 << 30 }, "ahead": func(c *Config) { c.Ahead = true },
+	} {
+		c := good
+		change(&c)
+		if _, err := Run(t.Context(), e, &m, c); !errors.Is(err, ErrConfig) {
+			t.Errorf("%s: error %v, want ErrConfig", name, err)
+		}
+	}
+}
+
+func fakeExecutor(t *testing.T) *fakeexec.Executor {
+	t.Helper()
+	e, err := fakeexec.New(fakeexec.Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Shutdown(); err != nil {
+			t.Error(err)
+		}
+	})
+	return e
+}
