@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
+	"github.com/tokenrouter/tokenrouter/internal/floor"
 	"github.com/tokenrouter/tokenrouter/policies/threshold"
 	"github.com/tokenrouter/tokenrouter/worker/subservice"
 )
@@ -253,6 +255,47 @@ func sharedSpeed(in *threshold.Input, i int) float64 {
 // beyond says that a and b differ by more than a factor.
 func beyond(a, b, factor float64) bool { return a > b*factor || b > a*factor }
 
+// Floor is what the floor of a recorded run needs to know: the executors' own step
+// times in seconds, by batch size up to n, and how much company slows them down. It
+// reports false if too little is known.
+func (g *Group) Floor(n int) (floor.Models, bool) {
+	var m floor.Models
+	for i := range g.Models {
+		bare := fit(g.Models[i].Bare)
+		if bare == nil {
+			return m, false
+		}
+		times := bare.times(n)
+		for k := range times {
+			times[k] /= 1000
+		}
+		m.Step = append(m.Step, times)
+		m.Slowed = append(m.Slowed, slowdown(g.Models[i].Alone, g.Models[i].Busy))
+	}
+	return m, true
+}
+
+// Lifetime is the same with means over all steps instead of the last ones: for runs
+// in which nothing drifts.
+func (g *Group) Lifetime() *Group {
+	out := &Group{Deployment: g.Deployment, Models: slices.Clone(g.Models)}
+	for i := range out.Models {
+		m := &out.Models[i]
+		m.Alone, m.Busy, m.Bare = lifetime(m.Alone), lifetime(m.Busy), lifetime(m.Bare)
+	}
+	return out
+}
+
+func lifetime(list []subservice.StepEstimate) []subservice.StepEstimate {
+	out := slices.Clone(list)
+	for i, e := range out {
+		if e.N > 0 {
+			out[i].Mean = e.Total / time.Duration(e.N)
+		}
+	}
+	return out
+}
+
 // Merge adds what another run of the same deployment has measured. Both may be nil.
 func (g *Group) Merge(other *Group) *Group {
 	if g == nil || other == nil || len(g.Models) != len(other.Models) {
@@ -282,7 +325,7 @@ func mergeEstimates(a, b *subservice.Estimate) subservice.Estimate {
 			out.Kept[k] = (wa*a.To[k]*a.Kept[k] + wb*b.To[k]*b.Kept[k]) / out.To[k]
 		}
 	}
-	out.Alone, out.Busy = mergeSteps(a.Alone, b.Alone), mergeSteps(a.Busy, b.Busy)
+	out.Alone, out.Busy, out.Bare = mergeSteps(a.Alone, b.Alone), mergeSteps(a.Busy, b.Busy), mergeSteps(a.Bare, b.Bare)
 	return out
 }
 
@@ -296,7 +339,7 @@ func mergeSteps(a, b []subservice.StepEstimate) []subservice.StepEstimate {
 		if i < len(b) {
 			y = b[i]
 		}
-		out[i].N = x.N + y.N
+		out[i].N, out[i].Total = x.N+y.N, x.Total+y.Total
 		if out[i].N > 0 {
 			out[i].Mean = time.Duration((float64(x.N)*float64(x.Mean) + float64(y.N)*float64(y.Mean)) / float64(out[i].N))
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/engine"
+	"github.com/tokenrouter/tokenrouter/internal/floor"
 	"github.com/tokenrouter/tokenrouter/internal/sim"
 	"github.com/tokenrouter/tokenrouter/policies/threshold"
 	"github.com/tokenrouter/tokenrouter/worker/schedule"
@@ -32,14 +33,20 @@ type sweepCmd struct {
 
 // sweepPoint is one setting and what it made.
 type sweepPoint struct {
-	Case      string    `json:"case,omitempty"`
-	N         int       `json:"n"`
-	Schedule  string    `json:"schedule"`
-	B         []int     `json:"b,omitempty"`
-	PerSecond float64   `json:"tokens_per_s"`
-	Predicted *float64  `json:"predicted_tokens_per_s,omitempty"`
-	Batch     []float64 `json:"mean_batch"`
-	Busy      []float64 `json:"busy,omitempty"`
+	Case      string   `json:"case,omitempty"`
+	N         int      `json:"n"`
+	Schedule  string   `json:"schedule"`
+	B         []int    `json:"b,omitempty"`
+	PerSecond float64  `json:"tokens_per_s"`
+	Predicted *float64 `json:"predicted_tokens_per_s,omitempty"`
+	// Floor is the most that the run's requests and hand-offs could have made with
+	// the models' bare steps, Efficiency what was made of it.
+	Floor      *float64  `json:"floor_tokens_per_s,omitempty"`
+	Efficiency *float64  `json:"routed_efficiency,omitempty"`
+	Batch      []float64 `json:"mean_batch"`
+	Busy       []float64 `json:"busy,omitempty"`
+
+	trace floor.Trace
 }
 
 // Run measures or simulates every point and compares with the model of delayed
@@ -158,7 +165,7 @@ func (c *sweepCmd) simulate(ctx context.Context, in *threshold.Input, rule sched
 		requests = max(200, 40*in.N)
 	}
 	cfg := sim.Config{
-		P: in.P, Commit: in.Commit, Schedule: rule, Requests: sim.Closed(requests, 1, c.Tokens), Concurrency: in.N, Seed: 1,
+		P: in.P, Commit: in.Commit, Schedule: rule, Visits: true, Requests: sim.Closed(requests, 1, c.Tokens), Concurrency: in.N, Seed: 1,
 	}
 	for i := range in.T {
 		m := sim.Model{Name: fmt.Sprint("model ", i), LongestWait: 24 * time.Hour}
@@ -184,11 +191,43 @@ func (c *sweepCmd) simulate(ctx context.Context, in *threshold.Input, rule sched
 		return nil, fmt.Errorf("simulate n %d, %s %v: %w", in.N, rule, b, err)
 	}
 	point := &sweepPoint{Case: in.ID, N: in.N, Schedule: rule.String(), B: b, PerSecond: r.Throughput()}
+	var trace floor.Trace
+	for _, visits := range r.Visits {
+		list := make([]floor.Visit, len(visits))
+		for i, v := range visits {
+			list[i] = floor.Visit{Model: uint8(v.Model), Kept: v.Kept}
+		}
+		trace.Requests = append(trace.Requests, list)
+	}
+	var bare floor.Models
+	for i := range cfg.Models {
+		m := &cfg.Models[i]
+		bare.Slowed = append(bare.Slowed, max(1, m.Slowed))
+		var steps []float64
+		for _, d := range m.Step {
+			steps = append(steps, d.Seconds())
+		}
+		bare.Step = append(bare.Step, steps)
+	}
+	if err := point.setFloor(&trace, &bare); err != nil {
+		return nil, err
+	}
 	for i := range r.Models {
 		point.Batch = append(point.Batch, r.Models[i].MeanBatch())
 		point.Busy = append(point.Busy, r.Models[i].Busy.Seconds()/r.Elapsed.Seconds())
 	}
 	return point, predict(ctx, in, rule, point)
+}
+
+// setFloor compares with the least time that the same could have taken.
+func (s *sweepPoint) setFloor(t *floor.Trace, m *floor.Models) error {
+	v, err := floor.Throughput(t, m, s.N)
+	if err != nil {
+		return err
+	}
+	efficiency := s.PerSecond / v
+	s.Floor, s.Efficiency = &v, &efficiency
+	return nil
 }
 
 // predict adds what the model says, where it says something.
@@ -227,7 +266,7 @@ func (o *sweepOutput) add(s *sweepPoint) error {
 		return writeJSONLine(o.p, s)
 	}
 	if len(o.points) == 1 {
-		fmt.Fprintln(o.table, "n\tschedule\tthresholds\ttokens/s\tpredicted\terror\tmean batch\t")
+		fmt.Fprintln(o.table, "n\tschedule\tthresholds\ttokens/s\tpredicted\terror\tof floor\tmean batch\t")
 	}
 	b, predicted, wrong := "-", "-", "-"
 	if s.B != nil {
@@ -236,7 +275,11 @@ func (o *sweepOutput) add(s *sweepPoint) error {
 	if s.Predicted != nil {
 		predicted, wrong = fmt.Sprintf("%.1f", *s.Predicted), fmt.Sprintf("%+.1f %%", 100*(*s.Predicted/s.PerSecond-1))
 	}
-	fmt.Fprintf(o.table, "%d\t%s\t%s\t%.1f\t%s\t%s\t%s\t\n", s.N, s.Schedule, b, s.PerSecond, predicted, wrong, batches(s.Batch))
+	of := "-"
+	if s.Efficiency != nil {
+		of = fmt.Sprintf("%.0f %%", 100**s.Efficiency)
+	}
+	fmt.Fprintf(o.table, "%d\t%s\t%s\t%.1f\t%s\t%s\t%s\t%s\t\n", s.N, s.Schedule, b, s.PerSecond, predicted, wrong, of, batches(s.Batch))
 	return nil
 }
 

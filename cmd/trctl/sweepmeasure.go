@@ -5,11 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/sourcegraph/conc/pool"
 
 	"github.com/tokenrouter/tokenrouter/engine"
+	"github.com/tokenrouter/tokenrouter/internal/floor"
 	"github.com/tokenrouter/tokenrouter/internal/node"
 	"github.com/tokenrouter/tokenrouter/models"
 	"github.com/tokenrouter/tokenrouter/worker/schedule"
@@ -38,11 +41,17 @@ func (c *sweepCmd) measureAll(ctx context.Context, p process) error {
 					return err
 				}
 				points, rules = append(points, point), append(rules, rule)
-				seen = seen.Merge(group)
+				seen = seen.Merge(group.Lifetime())
 			}
 		}
 		in, known := seen.Input(n, 100)
+		bare, timed := seen.Floor(n)
 		for i, point := range points {
+			if timed && len(point.trace.Requests) > 0 {
+				if err := point.setFloor(&point.trace, &bare); err != nil {
+					return err
+				}
+			}
 			if known {
 				if err := predict(ctx, in, rules[i], point); err != nil {
 					return err
@@ -96,25 +105,35 @@ func (c *sweepCmd) load(ctx context.Context, e *engine.Engine, problems []proble
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	asks := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
-	name := e.Deployments()[0].Name
+	d, point := e.Deployments()[0], &sweepPoint{}
+	var mu sync.Mutex // of point.trace
 	for k := range n {
 		asks.Go(func(ctx context.Context) error {
 			for i := k; ctx.Err() == nil; i += n {
 				seed, zero := uint64(i), 0.0
 				r := engine.Request{
-					Model: name, MaxTokens: c.Tokens, IgnoreEOS: true, Seed: &seed, Temperature: &zero,
+					Model: d.Name, MaxTokens: c.Tokens, IgnoreEOS: true, Seed: &seed, Temperature: &zero,
 					Messages: []engine.Message{{Role: "user", Content: problems[i%len(problems)].Question}},
 				}
-				for _, err := range e.Generate(ctx, r) {
+				var wrote []uint8
+				for tok, err := range e.Generate(ctx, r) {
 					if err != nil && ctx.Err() == nil {
 						return fmt.Errorf("request: %w", err)
 					}
+					if err == nil && tok.ID != engine.NoID {
+						wrote = append(wrote, uint8(max(0, slices.Index(d.Models, tok.Model))))
+					}
+				}
+				if len(wrote) > 0 {
+					drops, stays := d.Policy.Name == "random" || d.Policy.Name == "r-stitch", d.Policy.Name != "random"
+					mu.Lock()
+					point.trace.Requests = append(point.trace.Requests, floor.FromProvenance(wrote, drops, stays))
+					mu.Unlock()
 				}
 			}
 			return nil
 		})
 	}
-	point := &sweepPoint{}
 	var before, after engine.Work
 	asks.Go(func(ctx context.Context) error {
 		defer cancel()

@@ -88,3 +88,19 @@ func (p *chain) Send(*policies.Req, policies.Decision, *policies.Handoff) {}
 func (p *chain) Receive(*policies.Req, *policies.Handoff) (policies.Verdict, policies.ModelID) {
 	return policies.Run, p.self
 }
+
+// noting is a policy whose decisions are noted.
+type noting struct {
+	policies.Policy
+	self   policies.ModelID
+	result *Result
+}
+
+// Route implements policies.Policy.
+func (p *noting) Route(b *policies.Batch, r *policies.Result, out []policies.Decision) {
+	p.Policy.Route(b, r, out)
+	for i, q := range b.Reqs {
+		list := &p.result.Visits[q.ID-1]
+		*list = append(*list, Visit{p.self, out[i].Keep})
+	}
+}

@@ -73,8 +73,8 @@ type Config struct {
 	Seed uint64
 	// Pages of PageSize tokens each model has; 0 means enough for all.
 	Pages, PageSize int
-	// Record keeps every step in Result.Steps, by request.
-	Record bool
+	// Record keeps every step in Result.Steps, Visits every request's in Result.Visits.
+	Record, Visits bool
 	// Checked verifies every batch and, after every event, the invariants of the
 	// schedulers. It is slow.
 	Checked bool

@@ -25,6 +25,8 @@ type Result struct {
 	Models []ModelResult
 	// Steps are all steps in order of their start, with Config.Record.
 	Steps []Step
+	// Visits[i] are the steps of request i in order, with Config.Visits.
+	Visits [][]Visit
 	// Events counts events, steps' ends among them.
 	Events int
 }
@@ -72,6 +74,13 @@ type Step struct {
 	Model      policies.ModelID
 	Start, End time.Duration
 	Rows       []Row
+}
+
+// Visit is one step of one request.
+type Visit struct {
+	Model policies.ModelID
+	// Kept says that its token was committed.
+	Kept bool
 }
 
 // Row is one request's part of a step.

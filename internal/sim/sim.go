@@ -89,6 +89,11 @@ func newSimulation(cfg Config) (*Simulation, error) {
 	if err != nil {
 		return nil, err
 	}
+	if cfg.Visits {
+		s.result.Visits = make([][]Visit, len(cfg.Requests))
+		inner := policy
+		policy = func(self policies.ModelID) policies.Policy { return &noting{inner(self), self, &s.result} }
+	}
 	together := schedule.New(cfg.Schedule)
 	models, names, thresholds := make([]string, n), make([][]string, n), make([]int, n)
 	for i, m := range cfg.Models {

@@ -168,7 +168,7 @@ func (s *Subservice) complete(ctx context.Context, plan *scheduler.Plan, ticket 
 	if s.member != nil {
 		others = s.member.Ended(now)
 	}
-	s.measured.measure(plan, now-s.measured.entered, others)
+	s.measured.measure(plan, now-s.measured.entered, ended-began, others)
 	s.publishEstimate(now)
 	return nil
 }

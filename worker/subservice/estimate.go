@@ -34,16 +34,19 @@ type Estimate struct {
 	// process ran, Busy[b-1] while one ran all the time; with what the decode loop
 	// does before and after it. Steps with prefill chunks do not count.
 	Alone, Busy []StepEstimate
+	// Bare is Alone without what the decode loop does besides.
+	Bare []StepEstimate
 	// Live is the number of live requests of the routing group, Threshold what
 	// is in use, Step the usual time of a step.
 	Live, Threshold int
 	Step            time.Duration
 }
 
-// StepEstimate is the smoothed time of N steps.
+// StepEstimate is the time of N steps: the sum of all, and a mean in which the last
+// ones weigh most.
 type StepEstimate struct {
-	N    uint64
-	Mean time.Duration
+	N           uint64
+	Mean, Total time.Duration
 }
 
 // routing counts where the sequences of a deployment go.
@@ -78,6 +81,7 @@ func (t *stepTimes) add(batch int, took time.Duration) {
 	}
 	e := &(*t)[batch-1]
 	e.N++
+	e.Total += took
 	e.Mean += (took - e.Mean) / time.Duration(min(e.N, stepWindow))
 }
 
@@ -105,12 +109,13 @@ type estimator struct {
 	entered time.Duration
 	// all are the times of all steps, alone and busy those of steps whose company
 	// was the same from begin to end.
-	all, alone, busy stepTimes
-	published        time.Duration
+	all, alone, busy, bare stepTimes
+	published              time.Duration
 }
 
 // measure takes the time of a step and the share of it in which other models ran.
-func (e *estimator) measure(plan *scheduler.Plan, took time.Duration, others float64) {
+// bare is the part of it that the executor took.
+func (e *estimator) measure(plan *scheduler.Plan, took, bare time.Duration, others float64) {
 	for _, k := range plan.Kinds {
 		if k == scheduler.Prefill {
 			return
@@ -122,6 +127,7 @@ func (e *estimator) measure(plan *scheduler.Plan, took time.Duration, others flo
 	switch {
 	case others <= same:
 		e.alone.add(n, took)
+		e.bare.add(n, bare)
 	case others >= 1-same:
 		e.busy.add(n, took)
 	}
@@ -147,6 +153,7 @@ func (s *Subservice) publishEstimate(now time.Duration) {
 		Deployment: d.Name, Models: d.Models, Self: d.Self, Routed: d.routing.n,
 		To: append([]float64(nil), d.routing.to...), Kept: append([]float64(nil), d.routing.kept...),
 		Alone: append([]StepEstimate(nil), s.measured.alone...), Busy: append([]StepEstimate(nil), s.measured.busy...),
+		Bare: append([]StepEstimate(nil), s.measured.bare...),
 		Live: s.group.live, Threshold: s.sched.Threshold(), Step: s.sched.StepTime(),
 	}
 	for k := range e.Kept {
