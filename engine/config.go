@@ -126,12 +126,26 @@ func (p *Policy) Settings() policies.Settings {
 	return policies.Settings{Threshold: p.Threshold, Weights: p.Weights, Trace: p.Trace}
 }
 
+// TrioThreshold is a policy's default threshold for the embedded models, which
+// are surer of themselves than real ones; nil if the policy's own will do.
+func TrioThreshold(policy string) *float64 {
+	var tau float64
+	switch policy {
+	case "r-stitch":
+		tau = 0.01
+	case "request-level":
+		tau = 0.0002 // a little above the median of the first token, which is nearly always the same
+	default:
+		return nil
+	}
+	return &tau
+}
+
 // Defaults returns the embedded pair tiny-s and tiny-l under the name "tiny".
 func Defaults() Config {
-	tau := 0.01
 	return Config{
 		Models:      []Model{{Name: "tiny-s", Threshold: 1}, {Name: "tiny-l", Threshold: 1}},
-		Deployments: []Deployment{{Name: "tiny", Models: []string{"tiny-s", "tiny-l"}, Policy: Policy{Name: "r-stitch", Threshold: &tau}}},
+		Deployments: []Deployment{{Name: "tiny", Models: []string{"tiny-s", "tiny-l"}, Policy: Policy{Name: "r-stitch", Threshold: TrioThreshold("r-stitch")}}},
 		PageSize:    64,
 		Device:      "auto",
 		MemoryShare: DefaultMemoryShare,

@@ -15,6 +15,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"github.com/tokenrouter/tokenrouter/engine"
 	"github.com/tokenrouter/tokenrouter/internal/node"
 	"github.com/tokenrouter/tokenrouter/models"
 	"github.com/tokenrouter/tokenrouter/worker/schedule"
@@ -251,11 +252,11 @@ func deploymentOf(models []node.Model, name string) []node.Deployment {
 // defaultPolicy is a policy with the threshold that suits the models: the
 // embedded trio has its own for r-stitch, else the policy's own default counts.
 func defaultPolicy(name string, models []node.Model) node.Policy {
-	trio := node.Defaults().Deployments[0].Policy
-	if name == trio.Name && embedded(models) {
-		return trio
+	p := node.Policy{Name: name}
+	if embedded(models) {
+		p.Threshold = engine.TrioThreshold(name)
 	}
-	return node.Policy{Name: name}
+	return p
 }
 
 // embedded says that all models are embedded ones.

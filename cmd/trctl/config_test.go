@@ -192,3 +192,21 @@ func TestLogLevel(t *testing.T) {
 		t.Error("loud was taken for a level")
 	}
 }
+
+// The embedded models get thresholds of their own, others the policies'.
+func TestDefaultPolicies(t *testing.T) {
+	trio := []node.Model{{Name: "tiny-s"}, {Name: "tiny-l"}}
+	other := []node.Model{{Name: "tiny-s", Dir: "x"}, {Name: "tiny-l"}}
+	for policy, want := range map[string]float64{"r-stitch": 0.01, "request-level": 0.0002, "random": 0} {
+		got := 0.0
+		if p := defaultPolicy(policy, trio); p.Threshold != nil {
+			got = *p.Threshold
+		}
+		if got != want {
+			t.Errorf("%s: threshold %v, want %v", policy, got, want)
+		}
+		if p := defaultPolicy(policy, other); p.Threshold != nil {
+			t.Errorf("%s: threshold %v for other models", policy, *p.Threshold)
+		}
+	}
+}
