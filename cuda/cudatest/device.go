@@ -78,11 +78,7 @@ func openGPU(want string) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	gpu, err := drv.Device(0)
-	if err != nil {
-		return nil, err
-	}
-	ctx, err := gpu.Retain()
+	ctx, err := retain(drv)
 	if err != nil {
 		return nil, err
 	}
@@ -102,15 +98,20 @@ func openSimulated() (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	gpu, err := drv.Device(0)
-	if err != nil {
-		return nil, err
-	}
-	ctx, err := gpu.Retain()
+	ctx, err := retain(drv)
 	if err != nil {
 		return nil, err
 	}
 	return &Device{Context: ctx, Builder: compiler, Simulated: true}, nil
+}
+
+// retain opens the first GPU.
+func retain(drv *driver.Driver) (*driver.Context, error) {
+	gpu, err := drv.Device(0)
+	if err != nil {
+		return nil, err
+	}
+	return gpu.Retain()
 }
 
 // close checks the guards and that nothing else is open.

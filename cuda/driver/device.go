@@ -14,25 +14,24 @@ type Attribute int32
 
 // The attributes that the engine plans with.
 const (
-	MaxThreadsPerBlock         Attribute = 1
-	SharedBytesPerBlock        Attribute = 8
-	ClockKHz                   Attribute = 13
-	MultiprocessorCount        Attribute = 16
-	CanMapHostMemory           Attribute = 19
-	L2Bytes                    Attribute = 38
-	MaxThreadsPerSM            Attribute = 39
-	UnifiedAddressing          Attribute = 41
-	ComputeMajor               Attribute = 75
-	ComputeMinor               Attribute = 76
-	SharedBytesPerSM           Attribute = 81
-	RegistersPerSM             Attribute = 82
-	CooperativeLaunch          Attribute = 95
-	SharedBytesPerBlockOptin   Attribute = 97
-	VirtualMemory              Attribute = 102
-	ClusterLaunch              Attribute = 120
-	memoryClockKHz             Attribute = 36
-	memoryBusBits              Attribute = 37
-	hostNativeAtomicsSupported Attribute = 86
+	MaxThreadsPerBlock       Attribute = 1
+	SharedBytesPerBlock      Attribute = 8
+	ClockKHz                 Attribute = 13
+	MultiprocessorCount      Attribute = 16
+	CanMapHostMemory         Attribute = 19
+	L2Bytes                  Attribute = 38
+	MaxThreadsPerSM          Attribute = 39
+	UnifiedAddressing        Attribute = 41
+	ComputeMajor             Attribute = 75
+	ComputeMinor             Attribute = 76
+	SharedBytesPerSM         Attribute = 81
+	RegistersPerSM           Attribute = 82
+	CooperativeLaunch        Attribute = 95
+	SharedBytesPerBlockOptin Attribute = 97
+	VirtualMemory            Attribute = 102
+	ClusterLaunch            Attribute = 120
+	memoryClockKHz           Attribute = 36
+	memoryBusBits            Attribute = 37
 )
 
 // Device returns the GPU with the ordinal, in the driver's order. An ordinal that does not exist is ErrNoDevice.
@@ -117,12 +116,6 @@ func (v Device) PeakBandwidth() float64 {
 		return 0
 	}
 	return 2 * float64(clock) * 1e3 * float64(bits) / 8
-}
-
-// HostAtomics reports whether the device can do atomics on host memory.
-func (v Device) HostAtomics() bool {
-	value, err := v.Attribute(hostNativeAtomicsSupported)
-	return err == nil && value != 0
 }
 
 // CanAccessPeer reports whether this device can read and write the peer's memory.

@@ -112,7 +112,7 @@ func TestMemory(t *testing.T) {
 	if err := c.Read(driver.Bytes(out), p); err != nil || !slices.Equal(in, out) {
 		t.Errorf("read %v, %v", out, err)
 	}
-	if free, total, err := c.MemInfo(); err != nil || total-free != 1024 {
+	if free, total, err := c.Memory(); err != nil || total-free != 1024 {
 		t.Errorf("free %d of %d, %v", free, total, err)
 	}
 	if live := c.Live(); live.DeviceBytes != 1024 || live.DeviceAllocs != 1 {
@@ -430,7 +430,7 @@ func TestAnyGoroutine(t *testing.T) {
 	}
 	group.Wait()
 	for _, c := range contexts {
-		if free, total, err := c.MemInfo(); err != nil || free != total {
+		if free, total, err := c.Memory(); err != nil || free != total {
 			t.Errorf("free %d of %d, %v", free, total, err)
 		}
 	}

@@ -1,8 +1,6 @@
 package driver
 
-import (
-	"time"
-)
+import "time"
 
 // Event marks a point in a stream.
 type Event struct {

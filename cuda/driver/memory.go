@@ -9,8 +9,8 @@ import (
 // Ptr is an address in device memory. It is a number: Go never follows it.
 type Ptr uint64
 
-// MemInfo returns the free and total bytes of the device.
-func (c *Context) MemInfo() (free, total uint64, err error) {
+// Memory returns the free and total bytes of the device.
+func (c *Context) Memory() (free, total uint64, err error) {
 	free, total, code := c.driver.table.memAvailable(c.handle)
 	return free, total, c.fail("read free memory", code)
 }

@@ -95,7 +95,6 @@ const (
 	functionRegisters     = 4
 	functionBinaryVersion = 6
 	functionMaxDynShared  = 8
-	functionPortableOnly  = 14
 )
 
 // Resources reads the kernel's needs.
@@ -121,12 +120,6 @@ func (f *Function) Resources() (Resources, error) {
 func (f *Function) SetMaxSharedBytes(bytes int) error {
 	code := f.ctx.driver.table.functionSet(f.ctx.handle, f.handle, functionMaxDynShared, int32(bytes))
 	return f.ctx.fail(fmt.Sprintf("allow %d shared bytes for kernel %s", bytes, f.name), code)
-}
-
-// AllowLargeClusters allows clusters of more than 8 blocks.
-func (f *Function) AllowLargeClusters() error {
-	code := f.ctx.driver.table.functionSet(f.ctx.handle, f.handle, functionPortableOnly, 1)
-	return f.ctx.fail("allow large clusters for kernel "+f.name, code)
 }
 
 // BlocksPerSM is the number of blocks of this size that fit on one SM.

@@ -51,7 +51,7 @@ func rate(bytes float64, took time.Duration) string {
 
 // bandwidth measures copies over the bus and in the device, and a kernel that only reads.
 func (r *rig) bandwidth(ctx context.Context) error {
-	free, _, err := r.ctx.MemInfo()
+	free, _, err := r.ctx.Memory()
 	if err != nil {
 		return err
 	}

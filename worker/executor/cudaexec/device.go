@@ -154,7 +154,7 @@ func (d *Device) HasCuBLASLt() bool { return d.blas != nil }
 
 // Memory is the device memory that is free and in all, in bytes.
 func (d *Device) Memory() (free, total int64, err error) {
-	f, t, err := d.ctx.MemInfo()
+	f, t, err := d.ctx.Memory()
 	return int64(f), int64(t), err
 }
 
