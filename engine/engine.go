@@ -223,8 +223,12 @@ func (e *Engine) addReplicas() error {
 			group = append(group, e.model(name))
 			names = append(names, e.model(name).names())
 		}
-		if err := checkPair(d.Name, group); err != nil {
+		notes, err := checkPair(d.Name, group)
+		if err != nil {
 			return err
+		}
+		for _, n := range notes {
+			e.log.Warn("models differ", "deployment", d.Name, "difference", n)
 		}
 		for i, m := range group {
 			for _, r := range e.replicas {

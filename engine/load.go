@@ -6,12 +6,12 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/tokenrouter/tokenrouter/models"
 	"github.com/tokenrouter/tokenrouter/models/catalogue"
 	"github.com/tokenrouter/tokenrouter/worker/model"
+	modelpair "github.com/tokenrouter/tokenrouter/worker/pair"
 	"github.com/tokenrouter/tokenrouter/worker/subservice"
 	"github.com/tokenrouter/tokenrouter/worker/tokenizer"
 	"github.com/tokenrouter/tokenrouter/worker/tokenizer/chat"
@@ -163,20 +163,49 @@ func (m *loaded) close() error {
 	return m.checkpoint.Close()
 }
 
+// maxShown bounds the differences that an error lists.
+const maxShown = 4
+
 // checkPair refuses models that cannot write one answer together: a token id
-// must mean the same text, and end an answer, on all of them.
-func checkPair(deployment string, group []*loaded) error {
+// must mean the same text, and end an answer, on all of them. What differs
+// without harm, because the entry model's rules alone count, is in notes.
+func checkPair(deployment string, group []*loaded) (notes []string, err error) {
 	first := group[0]
 	for _, m := range group[1:] {
-		if a, b := first.fingerprint, m.fingerprint; a != b {
-			return fmt.Errorf("deployment %s: %s and %s have different vocabularies (tokenizer.json %.12s and %.12s)",
-				deployment, first.cfg.Name, m.cfg.Name, a, b)
+		both := first.cfg.Name + " and " + m.cfg.Name
+		if first.tokenizer == nil || m.tokenizer == nil {
+			if first.fingerprint != m.fingerprint {
+				return nil, fmt.Errorf("deployment %s: %s have different vocabularies: %s and %s", deployment, both, first.vocabulary(), m.vocabulary())
+			}
+			continue
 		}
-		if a, b := sorted(first.stopIDs), sorted(m.stopIDs); !slices.Equal(a, b) {
-			return fmt.Errorf("deployment %s: %s ends answers with ids %v, %s with %v", deployment, first.cfg.Name, a, m.cfg.Name, b)
+		r := compare(first, m)
+		if why := r.Refusal(maxShown); why != "" {
+			sizes := fmt.Sprintf("%d ids", first.vocab)
+			if first.vocab != m.vocab {
+				sizes = fmt.Sprintf("%d ids and %d", first.vocab, m.vocab)
+			}
+			return nil, fmt.Errorf("deployment %s: %s cannot write one answer together; their vocabularies have %s:\n%s", deployment, both, sizes, why)
+		}
+		for _, d := range r.Notes(modelpair.KindTemplate, modelpair.KindBegin) {
+			notes = append(notes, both+": "+d.String())
 		}
 	}
-	return nil
+	return notes, nil
 }
 
-func sorted(ids []int32) []int32 { return slices.Sorted(slices.Values(ids)) }
+// compare finds what differs between two models with tokenizers.
+func compare(a, b *loaded) *modelpair.Report {
+	side := func(m *loaded) *modelpair.Side {
+		return modelpair.Of(m.cfg.Name, m.tokenizer, m.template, m.stopIDs, m.config.MaxContext)
+	}
+	return modelpair.Check(side(a), side(b), nil)
+}
+
+// vocabulary names a vocabulary.
+func (m *loaded) vocabulary() string {
+	if m.tokenizer == nil {
+		return fmt.Sprintf("%d token ids without text", m.vocab)
+	}
+	return fmt.Sprintf("a tokenizer of %d ids", m.vocab)
+}
