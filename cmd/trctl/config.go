@@ -283,7 +283,7 @@ func withSuggestion(err error) error {
 	near := nearest(key, keys)
 	switch {
 	case places != nil:
-		return fmt.Errorf("%w\nIts place is %s.", err, strings.Join(places, " or "))
+		return fmt.Errorf("%w\nIts place is %s", err, strings.Join(places, " or "))
 	case near == "":
 		return fmt.Errorf("%w\n(the keys are described in deploy/config/r-stitch/tiny.yaml)", err)
 	}

@@ -108,7 +108,7 @@ func TestParseConfigErrors(t *testing.T) {
 	}{
 		{"unknown key", "listen: ':1'\npage_sise: 16\n", []string{"[2:1]", "page_sise", `Did you mean "page_size"?`}},
 		{"unknown key of a model", "models:\n  - name: a\n    treshold: 2\n", []string{"[3:5]", `Did you mean "threshold"?`}},
-		{"key in the wrong place", "policy: me\n", []string{"[1:1]", "Its place is deployments[].policy."}},
+		{"key in the wrong place", "policy: me\n", []string{"[1:1]", "Its place is deployments[].policy"}},
 		{"key of two places", "threshold: 1\n", []string{"[1:1]", "models[].threshold or deployments[].policy.threshold"}},
 		{"two documents", "page_size: 64\n---\npage_size: 16\n", []string{"more than one document"}},
 		{"unknown key far from all", "zzzzzzzzzzzz: 1\n", []string{"[1:1]", "tiny.yaml"}},

@@ -47,7 +47,7 @@ func TestConversationKey(t *testing.T) {
 	if key("d", "s", "") != 0 {
 		t.Error("a key without a session")
 	}
-	if key("d", "s", "k") != key("d", "s", "k") {
+	if first, again := key("d", "s", "k"), key("d", "s", "k"); first != again {
 		t.Error("one conversation has two keys")
 	}
 	seen := map[uint64]bool{}
