@@ -84,14 +84,16 @@ func testRebuilt(t *testing.T, noLibrary bool) {
 	}
 }
 
-// breakDevice runs a step whose keys and values lie at an address that is not mapped. op is the operation that the error must
-// name.
+// breakDevice runs a step whose keys and values lie far behind the pool, where nothing is mapped. op is the operation that the
+// error must name.
 func breakDevice(t *testing.T, e *Executor, op string) {
 	t.Helper()
-	kv := e.kv
-	e.kv = 1 << 44
-	defer func() { e.kv = kv }()
-	ticket, err := e.Launch(oneRow(t, e))
+	e.cfg.Pages = maxPages // lets the page through
+	b := oneRow(t, e)
+	for i := range b.Patches {
+		b.Patches[i].Page = maxPages - 1
+	}
+	ticket, err := e.Launch(b)
 	if err == nil {
 		var r step.Result
 		err = e.Wait(t.Context(), ticket, &r)
