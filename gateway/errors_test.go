@@ -306,3 +306,20 @@ func TestConfigRefused(t *testing.T) {
 		}
 	}
 }
+
+// A probe that is told to wait is no reason to warn.
+func TestProbesAreNotWarnings(t *testing.T) {
+	var log bytes.Buffer
+	f := start(t, func(c *Config) {
+		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		c.Ready = func() error { return errors.New("starting") }
+	}, &sessiontest.Entry{ID: "e1", Script: sessiontest.Words(3)})
+	if r, _ := f.send("GET", pathReadyz, "", nil); r.StatusCode != http.StatusServiceUnavailable {
+		t.Fatalf("status %d", r.StatusCode)
+	}
+	f.post(chatPath, `{"model":"tiny","messages":[{"role":"user","content":"x"}]}`)
+	f.server.Close() // waits for the handlers
+	if s := log.String(); strings.Contains(s, pathReadyz) || !strings.Contains(s, "large_share") {
+		t.Errorf("log: %s", s)
+	}
+}

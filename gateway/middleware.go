@@ -6,6 +6,7 @@ import (
 	"crypto/subtle"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"runtime/debug"
 	"strconv"
@@ -135,14 +136,14 @@ func (g *Gateway) logEnd(c echo.Context, o *outcome, route string, took time.Dur
 		attrs = append(attrs,
 			slog.String("id", call.id), slog.String("deployment", call.d.Name), slog.Bool("stream", call.options.Stream), slog.Int("choices", len(call.choices)),
 			slog.Int("prompt_tokens", u.Prompt), slog.Int("completion_tokens", u.Completion),
-			slog.Float64("large_share", share), slog.Uint64("epoch", uint64(epoch)), slog.Duration("first_token", call.firstToken))
+			slog.Float64("large_share", math.Round(share*1e4)/1e4), slog.Uint64("epoch", uint64(epoch)), slog.Duration("first_token", call.firstToken))
 	} else if o.status < http.StatusBadRequest {
 		level = slog.LevelDebug // probes, scrapes and lists
 	}
 	if o.err != nil {
 		attrs = append(attrs, slog.Any("err", o.err))
 	}
-	if o.status >= http.StatusInternalServerError {
+	if o.status >= http.StatusInternalServerError && !isProbe(route) { // a probe's 503 is its answer
 		level = slog.LevelWarn
 	}
 	g.cfg.Logger.LogAttrs(c.Request().Context(), level, "request ended", attrs...)

@@ -25,6 +25,7 @@ const (
 	CodeUnsupportedContent = "unsupported_content"
 	CodeTooLarge           = "request_too_large"
 	CodeModelNotFound      = "model_not_found"
+	codeContextLength      = "context_length_exceeded"
 )
 
 // Error is a failure as a client sees it. It is safe to show: it repeats at

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"bytes"
 	"encoding/json"
 	"math"
 	"slices"
@@ -136,20 +137,31 @@ func (o *object) integer(name string, lo, hi int64) (v int64, ok bool) {
 	return 0, false
 }
 
-// errNotWhole says that a number is written with a fraction or an exponent.
+// errNotWhole says that a number has a fraction.
 const errNotWhole = parseError("not a whole number")
 
 type parseError string
 
 func (e parseError) Error() string { return string(e) }
 
-// integer parses a JSON number as an int64. The error is errNotWhole, or
-// strconv's for a number out of range.
+// maxExact is the largest integer up to which all are exact in a float64.
+const maxExact = 1 << 53
+
+// integer parses a JSON number as an int64. Clients that know one kind of number
+// write 1.0 or 6e2, so a fraction of zeros and an exponent pass, up to maxExact.
+// The error is errNotWhole, or strconv's for a number out of range.
 func integer(raw []byte) (int64, error) {
-	for _, c := range raw {
-		if c != '-' && (c < '0' || c > '9') {
-			return 0, errNotWhole
-		}
+	if !bytes.ContainsAny(raw, ".eE") {
+		return strconv.ParseInt(string(raw), 10, 64)
 	}
-	return strconv.ParseInt(string(raw), 10, 64)
+	v, err := strconv.ParseFloat(string(raw), 64)
+	switch {
+	case err != nil:
+		return 0, err
+	case v != math.Trunc(v):
+		return 0, errNotWhole
+	case math.Abs(v) > maxExact:
+		return 0, strconv.ErrRange
+	}
+	return int64(v), nil
 }

@@ -54,7 +54,7 @@ type Limits struct {
 // Check reports a limit that exceeds the deployment's context.
 func (o *Options) Check(l Limits) *Error {
 	if o.MaxTokens > int64(l.MaxContext) {
-		return invalid(o.limitName, "'%s' is %d, but the model's context holds %d tokens in all", o.limitName, o.MaxTokens, l.MaxContext)
+		return badRequest(codeContextLength, o.limitName, "'%s' is %d, but the model's context holds %d tokens in all", o.limitName, o.MaxTokens, l.MaxContext)
 	}
 	return o.checkIDs(l)
 }
@@ -66,7 +66,7 @@ func (r *CompletionRequest) Check(l Limits) *Error {
 	}
 	for i, p := range r.Prompts {
 		if len(p.IDs) > l.MaxContext {
-			return badRequest("context_length_exceeded", "prompt",
+			return badRequest(codeContextLength, "prompt",
 				"the prompt has %d tokens, but the model's context holds %d", len(p.IDs), l.MaxContext)
 		}
 		for j, id := range p.IDs {

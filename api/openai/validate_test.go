@@ -158,6 +158,8 @@ func badValues() []badBody {
 		{"max_tokens -1", with(`"max_tokens":-1`), "max_tokens", CodeInvalidValue},
 		{"max_tokens 2^63", with(`"max_tokens":9223372036854775808`), "max_tokens", CodeInvalidValue},
 		{"max_tokens 1.5", with(`"max_tokens":1.5`), "max_tokens", CodeInvalidType},
+		{"max_tokens 1e300", with(`"max_tokens":1e300`), "max_tokens", CodeInvalidValue},
+		{"max_tokens 1e-1", with(`"max_tokens":1e-1`), "max_tokens", CodeInvalidType},
 		{"max_tokens text", with(`"max_tokens":"5"`), "max_tokens", CodeInvalidType},
 		{"limits differ", with(`"max_tokens":5,"max_completion_tokens":6`), "max_tokens", CodeInvalidValue},
 		{"temperature 2.1", with(`"temperature":2.1`), "temperature", CodeInvalidValue},
@@ -352,6 +354,17 @@ func TestParseCompletion(t *testing.T) {
 	}
 }
 
+// Clients that know one kind of number write whole ones with a point.
+func TestWholeNumbers(t *testing.T) {
+	r, err := ParseCompletion([]byte(`{"model":"M","prompt":[1.0,2e1],"max_tokens":600.0,"n":1.0,"seed":-7.0,"top_k":4e1,"stop_token_ids":[3.0]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.MaxTokens != 600 || r.N != 1 || int64(*r.Seed) != -7 || *r.TopK != 40 || !slices.Equal(r.StopIDs, []int32{3}) || !slices.Equal(r.Prompts[0].IDs, []int32{1, 20}) {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestLimits(t *testing.T) {
 	l := Limits{MaxContext: 100, Vocab: 50}
 	for fields, want := range map[string]string{
@@ -373,6 +386,9 @@ func TestLimits(t *testing.T) {
 		got := ""
 		if err := r.Check(l); err != nil {
 			got = err.Param
+			if long := strings.Contains(fields, "101") && !strings.Contains(fields, "min_tokens"); long && err.Code != codeContextLength {
+				t.Errorf("%s: code %s", fields, err.Code)
+			}
 		}
 		if got != want {
 			t.Errorf("%.40s: %q, want %q", fields, got, want)
