@@ -137,7 +137,7 @@ func (g *Gateway) logEnd(c echo.Context, o *outcome, route string, took time.Dur
 			slog.String("id", call.id), slog.String("deployment", call.d.Name), slog.Bool("stream", call.options.Stream), slog.Int("choices", len(call.choices)),
 			slog.Int("prompt_tokens", u.Prompt), slog.Int("completion_tokens", u.Completion),
 			slog.Float64("large_share", math.Round(share*1e4)/1e4), slog.Uint64("epoch", uint64(epoch)), slog.Duration("first_token", call.firstToken))
-	} else if o.status < http.StatusBadRequest {
+	} else if o.status < http.StatusBadRequest || isProbe(route) {
 		level = slog.LevelDebug // probes, scrapes and lists
 	}
 	if o.err != nil {
