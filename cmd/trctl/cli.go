@@ -62,6 +62,9 @@ func run(ctx context.Context, args []string, p process) int {
 }
 
 func execute(ctx context.Context, args []string, p process) error {
+	if err := unsetEmpty(); err != nil {
+		return err
+	}
 	var c cli
 	parser, err := newParser(&c, p)
 	if err != nil {
@@ -79,6 +82,19 @@ func execute(ctx context.Context, args []string, p process) error {
 	}
 	command.BindTo(ctx, (*context.Context)(nil))
 	return command.Run(p, parser)
+}
+
+// unsetEmpty makes an empty TRCTL_ variable count as none, which is what a
+// compose file or a unit means by VARIABLE=.
+func unsetEmpty() error {
+	for _, v := range os.Environ() {
+		if name, value, _ := strings.Cut(v, "="); strings.HasPrefix(name, "TRCTL_") && value == "" {
+			if err := os.Unsetenv(name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func newParser(c *cli, p process) (*kong.Kong, error) {

@@ -65,7 +65,7 @@ type fileConfig struct {
 	Listen         *string           `yaml:"listen"`
 	AllowHosts     []string          `yaml:"allow_hosts"`
 	AllowOrigins   []string          `yaml:"allow_origins"`
-	LogLevel       *string           `yaml:"log_level"`
+	LogLevel       *levelName        `yaml:"log_level"`
 	PageSize       *int              `yaml:"page_size"`
 	KVTokens       *int              `yaml:"kv_tokens"`
 	Device         *string           `yaml:"device"`
@@ -147,6 +147,9 @@ func readConfig(path string) (settings, error) {
 
 // parseConfig decodes text over s; dir is what relative paths start from.
 func parseConfig(text []byte, dir string, s *settings) error {
+	if err := checkKinds(text); err != nil {
+		return err
+	}
 	var f fileConfig
 	documents := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict())
 	if err := documents.Decode(&f); err != nil && err != io.EOF {
@@ -176,7 +179,7 @@ func parseConfig(text []byte, dir string, s *settings) error {
 	overwrite(&s.DrainTimeout, f.DrainTimeout)
 	overwrite(&s.AdminSocket, f.AdminSocket)
 	if f.LogLevel != nil {
-		if err := s.setLogLevel(*f.LogLevel); err != nil {
+		if err := s.setLogLevel(string(*f.LogLevel)); err != nil {
 			return fmt.Errorf("log_level: %w", err)
 		}
 	}

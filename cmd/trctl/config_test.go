@@ -112,10 +112,22 @@ func TestParseConfigErrors(t *testing.T) {
 		{"key of two places", "threshold: 1\n", []string{"[1:1]", "models[].threshold or deployments[].policy.threshold"}},
 		{"two documents", "page_size: 64\n---\npage_size: 16\n", []string{"more than one document"}},
 		{"unknown key far from all", "zzzzzzzzzzzz: 1\n", []string{"[1:1]", "tiny.yaml"}},
-		{"wrong type", "page_size: many\n", []string{"[1:12]"}},
-		{"wrong wait", "models: [{name: a, longest_wait: soon}]\n", []string{"neither auto nor a positive duration"}},
+		{"wrong type", "page_size: many\n", []string{"[1:12]", `page_size: "many" is not a whole number`}},
+		{"a fraction", "listen: x\npage_size: 1.5\n", []string{"[2:12]", "not a whole number"}},
+		{"a fraction of zero", "page_size: 64.0\n", []string{"[1:12]", "not a whole number"}},
+		{"a huge number", "page_size: 18446744073709551615\n", []string{"[1:12]", "not a whole number"}},
+		{"wrong number", "gpu_memory_share: x\n", []string{"[1:19]", "not a number"}},
+		{"wrong flag", "auto_thresholds: 7\n", []string{"[1:18]", "not true or false"}},
+		{"wrong duration", "drain_timeout: 5\n", []string{"[1:16]", "a duration such as 30s"}},
+		{"wrong size", "gpu_memory: 3x\n", []string{"[1:13]", "no size such as"}},
+		{"wrong rule", "schedule: odd\n", []string{"[1:11]", "there are delayed"}},
+		{"no list", "gpus: 3\n", []string{"[1:7]", "gpus: a list is expected"}},
+		{"no text", "listen: [1]\n", []string{"[1:9]", "listen: a single value is expected"}},
+		{"no keys", "deployments: [{name: a, policy: 3}]\n", []string{"[1:33]", "deployments[0].policy: keys with values"}},
+		{"wrong item", "deployments: [{policy: {weights: [1, x]}}]\n", []string{"deployments[0].policy.weights[1]", "not a number"}},
+		{"wrong wait", "models:\n  - name: a\n    longest_wait: soon\n", []string{"[3:19]", "models[0].longest_wait", "neither auto nor a positive duration"}},
 		{"negative wait", "models: [{name: a, longest_wait: -1s}]\n", []string{"neither auto nor a positive duration"}},
-		{"wrong level", "log_level: loud\n", []string{"log_level", "loud"}},
+		{"wrong level", "log_level: loud\n", []string{"[1:12]", "log_level", "loud"}},
 		{"duplicate key", "listen: a\nlisten: b\n", []string{"[2:1]"}},
 		{"not a mapping", "- a\n", []string{"[1:1]"}},
 		{"broken", "models: [", []string{"[1:"}},
@@ -130,6 +142,11 @@ func TestParseConfigErrors(t *testing.T) {
 			for _, part := range test.want {
 				if !strings.Contains(err.Error(), part) {
 					t.Errorf("error %q lacks %q", err, part)
+				}
+			}
+			for _, typ := range []string{"Go struct", "uint64", "interface {}", "fileConfig"} {
+				if strings.Contains(err.Error(), typ) {
+					t.Errorf("error %q names the type %s", err, typ)
 				}
 			}
 		})

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -57,8 +58,12 @@ func (e *evalCmd) Run(ctx context.Context, p process) error {
 	} else {
 		report, err = e.inProcess(ctx, p, problems)
 	}
-	if err != nil {
+	interrupted := ctx.Err()
+	if interrupted == nil && err != nil {
 		return err
+	}
+	if report == nil || report.N == 0 {
+		return fmt.Errorf("the evaluation was interrupted before the first of %d problems was answered: %w", len(problems), cmp.Or(interrupted, err))
 	}
 	if e.Output == "json" {
 		err = writeJSON(p, report)
@@ -67,6 +72,9 @@ func (e *evalCmd) Run(ctx context.Context, p process) error {
 	}
 	if err != nil {
 		return err
+	}
+	if interrupted != nil && report.N < len(problems) {
+		return fmt.Errorf("the evaluation was interrupted after %d of %d problems; the report is of those: %w", report.N, len(problems), interrupted)
 	}
 	return e.check(report)
 }
@@ -155,13 +163,11 @@ func (e *evalCmd) inProcess(ctx context.Context, p process, problems []problem) 
 		report, err = e.measure(ctx, p, newClient("http://"+reachable(n.Addr())), name, problems)
 		return err
 	})
-	if err == nil && report == nil {
-		err = ctx.Err()
-	}
 	return report, err
 }
 
-// measure asks every problem, greedily, and adds up the answers.
+// measure asks every problem, greedily, and adds up the answers. If ctx ends
+// before, the report of those answered comes with the error.
 func (e *evalCmd) measure(ctx context.Context, p process, c *client, name string, problems []problem) (*evalReport, error) {
 	t := newTally(name)
 	bar := newProgress(ctx, p, len(problems))
@@ -187,10 +193,7 @@ func (e *evalCmd) measure(ctx context.Context, p process, c *client, name string
 	}
 	err := asks.Wait()
 	bar.end()
-	if err != nil {
-		return nil, err
-	}
-	return t.report(time.Since(start)), nil
+	return t.report(time.Since(start)), err
 }
 
 // check compares a report with the bounds that were given.

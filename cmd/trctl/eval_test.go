@@ -1,7 +1,14 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
 	"math"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -104,5 +111,41 @@ func stripStyle(s string) string {
 			return b.String()
 		}
 		_, s, _ = strings.Cut(after, "m")
+	}
+}
+
+// An interrupted evaluation prints what was measured, says so and ends with 130.
+func TestEvalInterrupted(t *testing.T) {
+	for name, served := range map[string]int{"some": 3, "none": 0} {
+		t.Run(name, func(t *testing.T) {
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			n := 0
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if strings.HasSuffix(r.URL.Path, "/models") {
+					fmt.Fprint(w, `{"data":[{"id":"m"}]}`)
+					return
+				}
+				_, _ = io.Copy(io.Discard, r.Body) // only then the server notices that the client has gone
+				if n++; n > served {
+					stop()
+					<-r.Context().Done()
+					return
+				}
+				fmt.Fprint(w, `{"choices":[{"message":{"content":"The answer is 1"},"finish_reason":"stop"}],"usage":{"completion_tokens":2}}`)
+			}))
+			defer server.Close()
+			var out, errs bytes.Buffer
+			code := run(ctx, []string{"eval", "--url", server.URL, "--models", "m", "--concurrency", "1", "-n", "10", "-o", "json"},
+				process{in: &bytes.Buffer{}, out: &out, err: &errs})
+			if code != exitInterrupted || !strings.Contains(errs.String(), "the evaluation was interrupted") {
+				t.Errorf("exit code %d: %s", code, &errs)
+			}
+			var report evalReport
+			err := json.Unmarshal(out.Bytes(), &report)
+			if served > 0 && (err != nil || report.N != served) || served == 0 && out.Len() > 0 {
+				t.Errorf("%v: %s", err, &out)
+			}
+		})
 	}
 }

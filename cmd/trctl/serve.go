@@ -336,6 +336,9 @@ func announce(w io.Writer, c *node.Config, addr net.Addr) {
 		fmt.Fprintf(w, "  %-*s  %s write together, policy %s\n", width, d.Name, strings.Join(d.Models, " + "), describePolicy(d.Policy))
 	}
 	for _, m := range c.Models {
+		if slices.ContainsFunc(c.Deployments, func(d node.Deployment) bool { return d.Name == m.Name }) {
+			continue // the name means the deployment
+		}
 		if ask == "" {
 			ask = m.Name
 		}

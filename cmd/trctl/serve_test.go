@@ -183,6 +183,30 @@ func TestUntilSignal(t *testing.T) {
 	}
 }
 
+// A name means one thing: a deployment hides the model that it is named after.
+func TestAnnounceNamesOnce(t *testing.T) {
+	var b strings.Builder
+	cfg := node.Defaults()
+	cfg.Deployments[0].Name = "tiny-s"
+	announce(&b, &cfg, &net.TCPAddr{IP: net.IPv4zero, Port: 8123})
+	if n := strings.Count(b.String(), "\n  tiny-s "); n != 1 {
+		t.Errorf("tiny-s is listed %d times:\n%s", n, &b)
+	}
+}
+
+func TestEmptyVariablesAreUnset(t *testing.T) {
+	t.Setenv("TRCTL_PAGE_SIZE", "")
+	t.Setenv("TRCTL_OUTPUT", "")
+	var out, errs strings.Builder
+	if code := run(t.Context(), []string{"version"}, process{out: &out, err: &errs}); code != exitDone {
+		t.Errorf("exit code %d: %s", code, &errs)
+	}
+	s, err := parseServe(t)
+	if err != nil || s.PageSize != node.Defaults().PageSize {
+		t.Errorf("page size %d, %v", s.PageSize, err)
+	}
+}
+
 func TestAnnounce(t *testing.T) {
 	var b strings.Builder
 	cfg := node.Defaults()

@@ -68,7 +68,7 @@ func (t *tally) report(wall time.Duration) *evalReport {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := &evalReport{Policy: t.policy, Models: t.models, N: t.asked, Shares: map[string]float64{}}
-	r.Accuracy = float64(t.right) / float64(t.asked)
+	r.Accuracy = float64(t.right) / float64(max(t.asked, 1))
 	r.TokensPerS = float64(t.tokens) / wall.Seconds()
 	if len(r.Models) == 0 {
 		r.Models = []string{t.name}
