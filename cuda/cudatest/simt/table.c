@@ -260,7 +260,7 @@ trctl_driver *simt_table(void) {
 		.cuDeviceGetCount = device_count, .cuDeviceGet = device_get, .cuDeviceGetName = device_name,
 		.cuDeviceGetUuid_v2 = device_uuid, .cuDeviceGetPCIBusId = device_pci, .cuDeviceGetAttribute = device_attribute,
 		.cuDeviceTotalMem_v2 = device_memory, .cuDeviceCanAccessPeer = can_peer, .cuDevicePrimaryCtxRetain = retain,
-		.cuDevicePrimaryCtxRelease_v2 = release, .cuCtxSetCurrent = set_current, .cuCtxSynchronize = synchronize,
+		.cuDevicePrimaryCtxRelease_v2 = release, .cuDevicePrimaryCtxReset_v2 = release, .cuCtxSetCurrent = set_current, .cuCtxSynchronize = synchronize,
 		.cuCtxEnablePeerAccess = enable_peer, .cuCtxGetStreamPriorityRange = priorities, .cuMemGetInfo_v2 = mem_info,
 		.cuMemAlloc_v2 = mem_alloc, .cuMemFree_v2 = mem_free, .cuMemHostAlloc = host_alloc, .cuMemFreeHost = host_free,
 		.cuMemHostGetDevicePointer_v2 = host_pointer, .cuMemcpyHtoD_v2 = htod, .cuMemcpyDtoH_v2 = dtoh,
