@@ -68,19 +68,15 @@ func (g *Group) Input(n int, least uint64) (*threshold.Input, bool) {
 			return nil, false
 		}
 		in.P, in.Commit = append(in.P, shares(m.To)), append(in.Commit, m.Kept)
-		alone, busy := fit(m.Alone), fit(m.Busy)
-		slowed[i] = slowdown(m.Alone, m.Busy)
-		switch {
-		case alone != nil:
-		case busy != nil: // it never ran alone: that is how it runs
-			alone = busy
-		default:
+		slowed[i] = m.Slowdown
+		alone := fit(undisturbed(m.All, m.Slowdown))
+		if alone == nil {
 			return nil, false
 		}
 		in.T = append(in.T, alone.times(n))
 	}
 	for _, s := range slowed {
-		if s > 1.03 {
+		if s > 1.03 || s < 0.97 {
 			in.Speed = speeds(slowed)
 			break
 		}
@@ -131,23 +127,14 @@ func speeds(slowed []float64) [][]float64 {
 	return out
 }
 
-// slowdown is by how much steps take longer while another model runs: the mean
-// over the batch sizes that are known both ways, 1 if none is. Company does not
-// make a step faster: less than 1 is chance.
-func slowdown(alone, busy []subservice.StepEstimate) float64 {
-	var a, b float64
-	for i := range min(len(alone), len(busy)) {
-		if alone[i].N < leastSteps || busy[i].N < leastSteps {
-			continue
-		}
-		w := float64(min(alone[i].N, busy[i].N))
-		a += w * float64(alone[i].Mean)
-		b += w * float64(busy[i].Mean)
+// undisturbed are the times that steps would take alone: what was measured, less
+// what company has added to it.
+func undisturbed(list []subservice.StepEstimate, slowdown float64) []subservice.StepEstimate {
+	out := slices.Clone(list)
+	for i, e := range out {
+		out[i].Mean = time.Duration(float64(e.Mean) / (1 + (slowdown-1)*e.Company))
 	}
-	if a == 0 {
-		return 1
-	}
-	return max(1, b/a)
+	return out
 }
 
 // stepFit is the time of a step by batch size: measured where there is enough, that
@@ -204,6 +191,14 @@ func (f *stepFit) times(n int) []float64 {
 	return out
 }
 
+const (
+	// exactRequests is the largest number of requests at which a prediction is exact
+	// when step times depend on batch or company: the states multiply. Above it, and
+	// where the exact solution does not converge, the model is simulated.
+	exactRequests  = 8
+	simulatedSteps = 400_000
+)
+
 // Predict is the throughput, in tokens a second, that the model of delayed batching
 // gives for thresholds b with n live requests.
 func Predict(ctx context.Context, in *threshold.Input, b []int) (float64, error) {
@@ -211,12 +206,25 @@ func Predict(ctx context.Context, in *threshold.Input, b []int) (float64, error)
 	if err != nil {
 		return 0, err
 	}
-	r, err := threshold.Evaluate(ctx, system.Case, b)
+	if !system.Feasible(b) {
+		return 0, fmt.Errorf("thresholds %v can deadlock with %d requests", b, in.N)
+	}
+	simple := in.Speed == nil
+	for _, row := range in.T {
+		simple = simple && len(row) == 1
+	}
+	if simple || in.N <= exactRequests {
+		r, err := threshold.Evaluate(ctx, system.Case, b)
+		if err == nil {
+			return r.Theta / system.Tick * 1000, nil
+		}
+		if ctx.Err() != nil {
+			return 0, err
+		}
+	}
+	r, err := threshold.Simulate(ctx, system.Case, b, threshold.SimOptions{Steps: simulatedSteps, Seed: 1})
 	if err != nil {
 		return 0, err
-	}
-	if !r.Feasible {
-		return 0, fmt.Errorf("thresholds %v can deadlock with %d requests", b, in.N)
 	}
 	return r.Theta / system.Tick * 1000, nil
 }
@@ -261,7 +269,8 @@ func beyond(a, b, factor float64) bool { return a > b*factor || b > a*factor }
 func (g *Group) Floor(n int) (floor.Models, bool) {
 	var m floor.Models
 	for i := range g.Models {
-		bare := fit(g.Models[i].Bare)
+		g := &g.Models[i]
+		bare := fit(undisturbed(g.Bare, g.Slowdown))
 		if bare == nil {
 			return m, false
 		}
@@ -270,7 +279,7 @@ func (g *Group) Floor(n int) (floor.Models, bool) {
 			times[k] /= 1000
 		}
 		m.Step = append(m.Step, times)
-		m.Slowed = append(m.Slowed, slowdown(g.Models[i].Alone, g.Models[i].Busy))
+		m.Slowed = append(m.Slowed, max(1, g.Slowdown))
 	}
 	return m, true
 }
@@ -281,7 +290,7 @@ func (g *Group) Lifetime() *Group {
 	out := &Group{Deployment: g.Deployment, Models: slices.Clone(g.Models)}
 	for i := range out.Models {
 		m := &out.Models[i]
-		m.Alone, m.Busy, m.Bare = lifetime(m.Alone), lifetime(m.Busy), lifetime(m.Bare)
+		m.All, m.Alone, m.Busy, m.Bare = lifetime(m.All), lifetime(m.Alone), lifetime(m.Busy), lifetime(m.Bare)
 	}
 	return out
 }
@@ -290,7 +299,7 @@ func lifetime(list []subservice.StepEstimate) []subservice.StepEstimate {
 	out := slices.Clone(list)
 	for i, e := range out {
 		if e.N > 0 {
-			out[i].Mean = e.Total / time.Duration(e.N)
+			out[i].Mean, out[i].Company = e.Total/time.Duration(e.N), e.CompanyTotal/float64(e.N)
 		}
 	}
 	return out
@@ -325,7 +334,9 @@ func mergeEstimates(a, b *subservice.Estimate) subservice.Estimate {
 			out.Kept[k] = (wa*a.To[k]*a.Kept[k] + wb*b.To[k]*b.Kept[k]) / out.To[k]
 		}
 	}
-	out.Alone, out.Busy, out.Bare = mergeSteps(a.Alone, b.Alone), mergeSteps(a.Busy, b.Busy), mergeSteps(a.Bare, b.Bare)
+	out.All, out.Bare = mergeSteps(a.All, b.All), mergeSteps(a.Bare, b.Bare)
+	out.Alone, out.Busy = mergeSteps(a.Alone, b.Alone), mergeSteps(a.Busy, b.Busy)
+	out.Slowdown = wa*a.Slowdown + wb*b.Slowdown
 	return out
 }
 
@@ -339,9 +350,11 @@ func mergeSteps(a, b []subservice.StepEstimate) []subservice.StepEstimate {
 		if i < len(b) {
 			y = b[i]
 		}
-		out[i].N, out[i].Total = x.N+y.N, x.Total+y.Total
+		out[i].N, out[i].Total, out[i].CompanyTotal = x.N+y.N, x.Total+y.Total, x.CompanyTotal+y.CompanyTotal
 		if out[i].N > 0 {
-			out[i].Mean = time.Duration((float64(x.N)*float64(x.Mean) + float64(y.N)*float64(y.Mean)) / float64(out[i].N))
+			n := float64(out[i].N)
+			out[i].Mean = time.Duration((float64(x.N)*float64(x.Mean) + float64(y.N)*float64(y.Mean)) / n)
+			out[i].Company = (float64(x.N)*x.Company + float64(y.N)*y.Company) / n
 		}
 	}
 	return out

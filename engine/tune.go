@@ -259,6 +259,7 @@ func (e *Engine) retune(ctx context.Context, t *tuning, g *Group, s *GroupStatus
 	if err != nil {
 		return err
 	}
+	t.input = in // also if this fails: it would fail again
 	entries, err := threshold.Table(ctx, system.Case)
 	if err != nil {
 		return err
@@ -267,15 +268,25 @@ func (e *Engine) retune(ctx context.Context, t *tuning, g *Group, s *GroupStatus
 	for _, entry := range entries {
 		table.B = append(table.B, entry.B)
 	}
-	t.input = in
 	s.Table, s.TableInUse = table.B, false
 	s.Solved, s.solved, s.SolveTime = true, e.clock(), (e.clock() - began).Seconds()
 	n := min(in.N, max(1, int(math.Round(t.live))))
-	old, err := threshold.Evaluate(ctx, system.With(n), threshold.Clamp(t.at(n), n))
+	now := *in
+	if now.N = n; len(now.T[0]) > 1 {
+		now.T = nil
+		for _, row := range in.T {
+			now.T = append(now.T, row[:n])
+		}
+	}
+	used, err := Predict(ctx, &now, threshold.Clamp(t.at(n), n))
 	if err != nil {
 		return err
 	}
-	better := !old.Feasible || entries[n-1].Theta > old.Theta*leastGain
+	promised, err := Predict(ctx, &now, threshold.Clamp(table.B[n-1], n))
+	if err != nil {
+		return err
+	}
+	better := promised > used*leastGain
 	e.log.Info("thresholds solved", "deployment", t.deployment, "live", n, "in_use", t.at(n), "best", table.B[n-1],
 		"swapped", better, "after", e.clock()-began)
 	if !better {

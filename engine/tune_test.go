@@ -24,16 +24,16 @@ func steps(ms ...float64) []subservice.StepEstimate {
 	return list
 }
 
-func pair(p float64, alone, busy [2][]subservice.StepEstimate) *Group {
+func pair(p float64, all [2][]subservice.StepEstimate, slowdown float64) *Group {
 	return &Group{Deployment: "pair", Models: []subservice.Estimate{
-		{Deployment: "pair", Routed: 5000, To: []float64{1 - p, p}, Kept: []float64{1, 0}, Alone: alone[0], Busy: busy[0]},
-		{Deployment: "pair", Routed: 5000, To: []float64{1, 0}, Kept: []float64{1, 0}, Alone: alone[1], Busy: busy[1]},
+		{Deployment: "pair", Routed: 5000, To: []float64{1 - p, p}, Kept: []float64{1, 0}, All: all[0], Slowdown: slowdown},
+		{Deployment: "pair", Routed: 5000, To: []float64{1, 0}, Kept: []float64{1, 0}, All: all[1], Slowdown: slowdown},
 	}}
 }
 
 // The paper's measurements give the paper's predictions.
 func TestInputOfThePaper(t *testing.T) {
-	g := pair(0.35, [2][]subservice.StepEstimate{steps(6, 6), steps(27.9, 0, 27.9)}, [2][]subservice.StepEstimate{})
+	g := pair(0.35, [2][]subservice.StepEstimate{steps(6, 6), steps(27.9, 0, 27.9)}, 1)
 	in, ok := g.Input(4, 2000)
 	if !ok {
 		t.Fatal("not enough is known")
@@ -56,9 +56,10 @@ func TestInputOfThePaper(t *testing.T) {
 
 // Times that are not known lie on a line, do not fall, and company counts.
 func TestInputTimes(t *testing.T) {
-	g := pair(0.2,
-		[2][]subservice.StepEstimate{steps(2, 0, 4, 3.9), steps(10, 12)},
-		[2][]subservice.StepEstimate{steps(3), steps(15, 18)})
+	g := pair(0.2, [2][]subservice.StepEstimate{steps(2, 0, 4, 3.9), steps(12.5, 15)}, 1.5)
+	for i := range g.Models[1].All {
+		g.Models[1].All[i].Company = 0.5 // alone it takes 10 and 12
+	}
 	in, ok := g.Input(5, 1)
 	if !ok {
 		t.Fatal("not enough is known")

@@ -30,12 +30,16 @@ type Estimate struct {
 	// Both weigh the last 2000 or so the most.
 	Routed   uint64
 	To, Kept []float64
-	// Alone[b-1] is the time of a step of b sequences while no other model of the
-	// process ran, Busy[b-1] while one ran all the time; with what the decode loop
-	// does before and after it. Steps with prefill chunks do not count.
-	Alone, Busy []StepEstimate
-	// Bare is Alone without what the decode loop does besides.
+	// All[b-1] is the time of a step of b sequences, with what the decode loop does
+	// before and after it; Alone[b-1] while no other model of the process ran,
+	// Busy[b-1] while one ran all the time. Steps with prefill chunks do not count.
+	All, Alone, Busy []StepEstimate
+	// Bare is All without what the decode loop does besides.
 	Bare []StepEstimate
+	// Slowdown is how many times as long a step takes while another model runs, by
+	// all steps, whatever part of them was in company. It may be below 1: models that
+	// take turns let each other's threads and caches go cold.
+	Slowdown float64
 	// Live is the number of live requests of the routing group, Threshold what
 	// is in use, Step the usual time of a step.
 	Live, Threshold int
@@ -43,10 +47,11 @@ type Estimate struct {
 }
 
 // StepEstimate is the time of N steps: the sum of all, and a mean in which the last
-// ones weigh most.
+// ones weigh most. Company is the share of their time in which another model ran.
 type StepEstimate struct {
-	N           uint64
-	Mean, Total time.Duration
+	N                     uint64
+	Mean, Total           time.Duration
+	Company, CompanyTotal float64
 }
 
 // routing counts where the sequences of a deployment go.
@@ -75,14 +80,52 @@ func (r *routing) add(d policies.Decision) {
 // stepTimes are the times of steps by batch size.
 type stepTimes []StepEstimate
 
-func (t *stepTimes) add(batch int, took time.Duration) {
+func (t *stepTimes) add(batch int, took time.Duration, company float64) {
+	e := t.at(batch)
+	e.N++
+	e.Total += took
+	e.CompanyTotal += company
+	n := min(e.N, stepWindow)
+	e.Mean += (took - e.Mean) / time.Duration(n)
+	e.Company += (company - e.Company) / float64(n)
+}
+
+// at is the estimate of one batch size.
+func (t *stepTimes) at(batch int) *StepEstimate {
 	for len(*t) < batch {
 		*t = append(*t, StepEstimate{})
 	}
-	e := &(*t)[batch-1]
-	e.N++
-	e.Total += took
-	e.Mean += (took - e.Mean) / time.Duration(min(e.N, stepWindow))
+	return &(*t)[batch-1]
+}
+
+// company relates the time of a step to the share of it that was in company: the
+// regression of one on the other, each taken relative to the means of the step's
+// batch size.
+type company struct {
+	n                    uint64
+	mean, variance, with float64
+}
+
+func (c *company) add(e *StepEstimate, took time.Duration, share float64) {
+	if e.N < 2 || e.Mean <= 0 {
+		return
+	}
+	c.n++
+	a := max(1/float64(c.n), 1.0/routedWindow)
+	dx, dy := share-e.Company, float64(took-e.Mean)/float64(e.Mean)
+	c.mean += a * (share - c.mean)
+	c.variance += a * (dx*dx - c.variance)
+	c.with += a * (dx*max(-1, min(dy, 3)) - c.with)
+}
+
+// slowdown is how many times as long a step takes in company; 1 where company
+// hardly varies, so that nothing can be known.
+func (c *company) slowdown() float64 {
+	if c.n < 100 || c.variance < 0.003 {
+		return 1
+	}
+	slope := c.with / c.variance
+	return 1 + max(-0.5, min(slope/max(0.1, 1-slope*c.mean), 4))
 }
 
 // of returns the time of a step of this size, or of the nearest known one; 0 if
@@ -110,6 +153,7 @@ type estimator struct {
 	// all are the times of all steps, alone and busy those of steps whose company
 	// was the same from begin to end.
 	all, alone, busy, bare stepTimes
+	company                company
 	published              time.Duration
 }
 
@@ -122,14 +166,15 @@ func (e *estimator) measure(plan *scheduler.Plan, took, bare time.Duration, othe
 		}
 	}
 	n := len(plan.IDs)
-	e.all.add(n, took)
+	e.company.add(e.all.at(n), took, others)
+	e.all.add(n, took, others)
+	e.bare.add(n, bare, others)
 	const same = 0.1
 	switch {
 	case others <= same:
-		e.alone.add(n, took)
-		e.bare.add(n, bare)
+		e.alone.add(n, took, others)
 	case others >= 1-same:
-		e.busy.add(n, took)
+		e.busy.add(n, took, others)
 	}
 }
 
@@ -152,6 +197,7 @@ func (s *Subservice) publishEstimate(now time.Duration) {
 	e := &Estimate{
 		Deployment: d.Name, Models: d.Models, Self: d.Self, Routed: d.routing.n,
 		To: append([]float64(nil), d.routing.to...), Kept: append([]float64(nil), d.routing.kept...),
+		All: append([]StepEstimate(nil), s.measured.all...), Slowdown: s.measured.company.slowdown(),
 		Alone: append([]StepEstimate(nil), s.measured.alone...), Busy: append([]StepEstimate(nil), s.measured.busy...),
 		Bare: append([]StepEstimate(nil), s.measured.bare...),
 		Live: s.group.live, Threshold: s.sched.Threshold(), Step: s.sched.StepTime(),
