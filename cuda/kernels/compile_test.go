@@ -53,7 +53,11 @@ func TestNoSpills(t *testing.T) {
 					t.Errorf("%s %s %v %s: %d registers (limit %d), %d stack, %d + %d spilled", model, v.Kernel, v.Defines, arch,
 						u.Registers, v.MaxRegisters, u.StackBytes, u.SpillStoreBytes, u.SpillLoadBytes)
 				}
-				if u.SharedBytes > 48<<10 {
+				limit := 48 << 10
+				if arch == "sm_90a" {
+					limit += 1 << 10 // the image's number includes what the system reserves; that of sm_80 does not
+				}
+				if u.SharedBytes > limit {
 					t.Errorf("%s %s: %d bytes of static shared memory", model, v.Kernel, u.SharedBytes)
 				}
 			}

@@ -153,7 +153,7 @@ run_sanitizer() {
   # memcheck counts failed calls of the driver too, and one must fail: the question for a kernel's second parameter, which
   # tells that there is none. Our own code checks the code of every call.
   sanitize memcheck 'TestTwoLayers' 60 --report-api-errors no || return
-  sanitize racecheck 'TestTwoLayers/own' 60
+  sanitize racecheck 'TestTwoLayers/own/odd' 60
   sanitize initcheck 'TestTwoLayers/own' 60
 }
 

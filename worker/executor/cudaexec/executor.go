@@ -79,7 +79,8 @@ type Executor struct {
 	// flights are used in turn; inFlight of them, up to the last one launched, are in flight.
 	flights   []flight
 	inFlight  int
-	idleSince time.Time // when the last step waited for was done
+	idleSince time.Time        // when the last step waited for was done
+	waits     [2]time.Duration // how long the last two calls of Wait took
 
 	// sleep asks the sleeper to wait for an event; capacity 1 and only the oldest step is slept for, so the send never
 	// blocks. Shutdown closes it. woke carries the answer; capacity 1.

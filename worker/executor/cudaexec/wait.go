@@ -11,9 +11,23 @@ import (
 	"github.com/tokenrouter/tokenrouter/worker/step"
 )
 
-// spinFor is how long Wait watches the step's number before it goes to sleep. Sleeping and waking costs tens of
-// microseconds, which a short step would notice and a long one does not.
-const spinFor = 200 * time.Microsecond
+// Bounds of patience. Sleeping and waking costs tens to hundreds of microseconds, which a short step would notice and a long
+// one does not; watching costs a core.
+const (
+	minSpin = 200 * time.Microsecond
+	maxSpin = 2 * time.Millisecond
+)
+
+// patience is how long Wait watches the step's number before it goes to sleep, given how long the last two waits took: half
+// as long again as the shorter, if that may be watched at all. The shorter, so that one long step between short ones, such
+// as a prefill, changes nothing.
+func patience(last [2]time.Duration) time.Duration {
+	recent := min(last[0], last[1])
+	if recent > maxSpin {
+		return minSpin
+	}
+	return min(max(recent+recent/2, minSpin), maxSpin)
+}
 
 // Wait implements executor.Executor. After an error of ctx the step goes on, and Wait may be called again for the same
 // ticket.
@@ -24,13 +38,14 @@ func (e *Executor) Wait(ctx context.Context, t executor.Ticket, r *step.Result) 
 	if e.inFlight == 0 || e.oldest().ticket != t {
 		return fmt.Errorf("cudaexec: wait: ticket %d is not the oldest in flight", t)
 	}
-	f := e.oldest()
-	if f.asleep || !e.watch(f) {
+	f, from := e.oldest(), time.Now()
+	if f.asleep || !e.watch(f, patience(e.waits)) {
 		if err := e.doze(ctx, f); err != nil {
 			return err
 		}
 	}
 	now := time.Now()
+	e.waits = [2]time.Duration{e.waits[1], now.Sub(from)}
 	e.busy.Add(int64(now.Sub(later(f.started, e.idleSince))))
 	e.idleSince = now
 	e.report(f, r)
@@ -50,15 +65,15 @@ func later(a, b time.Time) time.Time {
 // done reports whether a step's results have been published. Steps end in order.
 func (e *Executor) done(f *flight) bool { return atomic.LoadUint64(e.res.flag) >= uint64(f.ticket) }
 
-// watch spins on the flag for a while and reports whether the step is done.
-func (e *Executor) watch(f *flight) bool {
+// watch spins on the flag for so long and reports whether the step is done.
+func (e *Executor) watch(f *flight, long time.Duration) bool {
 	for start := time.Now(); ; {
 		for range 64 {
 			if e.done(f) {
 				return true
 			}
 		}
-		if time.Since(start) > spinFor {
+		if time.Since(start) > long {
 			return false
 		}
 	}
