@@ -90,6 +90,9 @@ func (c *attnCase) want() []float64 {
 	return out
 }
 
+// fewBlocks is fewer blocks than most cases have items, and more than some.
+const fewBlocks = 3
+
 // attnLaunch is a case on the device.
 type attnLaunch struct {
 	attn   kernels.AttnParams
@@ -110,7 +113,7 @@ func (c *attnCase) prepare(r *rig, partials int) *attnLaunch {
 	l := &attnLaunch{blocks: len(plan.Items)}
 	l.attn = kernels.AttnParams{
 		Head:  r.head(kernels.StepHead{Tokens: int32(token), Items: int32(len(plan.Items)), Combines: int32(len(plan.Combines))}),
-		Items: cudatest.Put(r.tb, r.Device, plan.Items), Q: cudatest.Put(r.tb, r.Device, c.q),
+		Items: cudatest.Put(r.tb, r.Device, append(plan.Items, make([]kernels.AttnItem, fewBlocks)...)), Q: cudatest.Put(r.tb, r.Device, c.q),
 		Cache: cudatest.Put(r.tb, r.Device, c.cache), Table: cudatest.Put(r.tb, r.Device, c.table),
 		Out:   cudatest.Make[uint16](r.tb, r.Device, len(c.q)),
 		PartO: cudatest.Make[float32](r.tb, r.Device, rows*c.d.HeadDim), PartML: cudatest.Make[float32](r.tb, r.Device, rows*2),
@@ -159,7 +162,7 @@ func TestAttention(t *testing.T) {
 				}
 			}
 			l := c.prepare(r, 1<<20)
-			l.blocks = 3 // as a graph has it: some blocks walk several items; twice, as counters must be left at 0
+			l.blocks = fewBlocks // as a graph has it: some blocks walk several items; twice, as counters must be left at 0
 			l.launch(r)
 			l.launch(r)
 			if few := cudatest.Get[uint16](t, r.Device, l.attn.Out, len(c.q)); !slices.Equal(few, whole) {

@@ -38,7 +38,8 @@ func (s *Set) Qkvpost(st *driver.Stream, p *QkvpostParams, tokens int) error {
 // maxItemBlocks bounds the grid of attention: more items are walked by the same blocks.
 const maxItemBlocks = 1 << 16
 
-// Attn runs the work items of a step on so many blocks for each key head; any number but 0 is right.
+// Attn runs the work items of a step on so many blocks for each key head; any number but 0 is right, if Items has room for as
+// many.
 func (s *Set) Attn(st *driver.Stream, p *AttnParams, blocks int) error {
 	return run(s, st, s.attn, min(blocks, maxItemBlocks), s.Dims.KVHeads, 128, p)
 }

@@ -291,8 +291,9 @@ extern "C" __global__ void ATTN_BOUNDS attn(const __grid_constant__ AttnParams p
 	__shared__ __align__(16) Area areas[WARPS];
 	const int warp = threadIdx.x / 32, row = threadIdx.x / 8, h = blockIdx.y;
 
-	for (int w = blockIdx.x; w < p.head->items; w += gridDim.x) {
-		const AttnItem it = p.items[w];
+	AttnItem it = p.items[blockIdx.x]; // there is room for as many items as blocks: read along with their number
+	const int items = p.head->items;
+	for (int w = blockIdx.x; w < items; w += gridDim.x, it = p.items[min(w, items - 1)]) {
 		const AttnCombine t = it.partial < 0 ? AttnCombine{} : p.combines[it.combine];
 		const bool mine = row < it.ntok * G;
 		SoftmaxState state = {-INF, 0.0f};
