@@ -97,4 +97,8 @@
 // classes, so nothing starves. A step starts when Threshold sequences are ready.
 // The threshold is clamped to the number of live requests, and overridden once
 // the oldest ready sequence has waited for the longest wait (delayed batching).
+//
+// A caller with a rule of its own for when steps start (package schedule) asks
+// Waiting what waits, and calls Start instead of Next. Defer keeps a sequence out
+// of steps until Undefer, for rules that go round by round.
 package scheduler

@@ -42,6 +42,22 @@
 // wins over the policy's decision: the entry finishes the request and releases
 // it everywhere; a collaborator hands the end to the entry.
 //
+// # When steps start
+//
+// Without a Coordinator the scheduler's threshold and longest wait decide. With
+// one, the decode loops of a process start steps by a common rule (package
+// schedule): each offers what it has ready, tells when its step has ended, and of
+// every hand-off that it sends or takes in.
+//
+// Thresholds depend on the number of live requests of the routing group. A replica
+// counts those that it owns, and is told by other entries, in Group frames, how
+// many of theirs it serves. It looks thresholds up again whenever that changes, in
+// the table that was set last (SetThresholds) or as configured, and lowers them
+// until they cannot deadlock.
+//
+// What a table is solved from is measured here (Estimate). A Driver does what Run
+// does for a caller that owns time, so that simulations run this code.
+//
 // # What can be lost
 //
 // Nothing that was committed: the entry, and beyond it the gateway, can rebuild
