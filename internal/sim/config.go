@@ -80,9 +80,6 @@ type Config struct {
 	Checked bool
 	// MaxEvents bounds the run; 0 means no bound.
 	MaxEvents int
-
-	// watch, for tests, is called after every event.
-	watch func(*Simulation) error
 }
 
 func (c *Config) validate() error {

@@ -11,6 +11,6 @@
 // are completed before any starts. Hand-offs take no time unless Config.Transit
 // says so. One goroutine does everything; equal configurations give equal runs.
 //
-// Floor is another thing: the least time that a recorded run could have taken on
-// the same models. It shares no code with the scheduler.
+// Package internal/floor is another thing: the least time that a recorded run could
+// have taken on the same models. It shares no code with the scheduler.
 package sim

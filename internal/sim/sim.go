@@ -203,11 +203,6 @@ func (s *Simulation) run() error {
 		if s.cfg.MaxEvents > 0 && s.result.Events > s.cfg.MaxEvents {
 			return ErrTooLong
 		}
-		if s.cfg.watch != nil {
-			if err := s.cfg.watch(s); err != nil {
-				return err
-			}
-		}
 	}
 }
 

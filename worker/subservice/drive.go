@@ -2,7 +2,7 @@ package subservice
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/api/generate"
@@ -38,7 +38,7 @@ func (d *Driver) Stop() { _ = d.s.stop(nil) }
 func (d *Driver) Connect(l Link)    { d.s.in.post(&linkChange{link: l, up: true}) }
 func (d *Driver) Disconnect(l Link) { d.s.in.post(&linkChange{link: l, err: errCut}) }
 
-var errCut = fmt.Errorf("cut by the simulation")
+var errCut = errors.New("cut by the simulation")
 
 // Deliver hands over a frame that came by the link, encoded. The bytes are not kept.
 func (d *Driver) Deliver(l Link, b []byte) error {
