@@ -81,9 +81,11 @@ vulnerabilities() {
 # Everything under the race detector, the long ones in their short form, and these
 # again at full length without it: emulated kernels, the matrix of batches, cut streams.
 tests() {
+  # The emulator needs a C++ compiler and this architecture; it must not be skipped.
+  [ "$(uname -m)" != x86_64 ] || export TRCTL_TEST_DEVICE=simt
   go test -race -short -shuffle=on ./...
   local long
-  long=$(git grep -l 'testing\.Short()' -- '*_test.go' | xargs -n 1 dirname | sort -u | sed 's|^|./|')
+  long=$(git grep -l -e 'testing\.Short()' -e '\[!short\]' -- '*_test.go' '*.txtar' | xargs -n 1 dirname | sed 's|^|./|; s|/testdata/.*||' | sort -u)
   # shellcheck disable=SC2086
   go test -shuffle=on $long
   with_nvml go test -tags nvml -shuffle=on ./cuda/inventory ./internal/doctor

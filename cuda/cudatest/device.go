@@ -37,7 +37,7 @@ const (
 )
 
 // Open gives the device. Environment: TRCTL_NVRTC names the NVRTC library to use; TRCTL_TEST_DEVICE is "gpu" to fail
-// rather than fall back, or "simt" to take the emulator on a machine with a GPU.
+// rather than fall back, or "simt" to take the emulator, also on a machine with a GPU, and to fail without it.
 func Open(tb testing.TB) *Device {
 	tb.Helper()
 	want := os.Getenv("TRCTL_TEST_DEVICE")
@@ -47,7 +47,11 @@ func Open(tb testing.TB) *Device {
 			tb.Fatalf("no GPU to test on: %v", err)
 		}
 		var simErr error
-		if d, simErr = openSimulated(); simErr != nil {
+		d, simErr = openSimulated()
+		if simErr != nil && want == "simt" {
+			tb.Fatalf("no emulator to test on: %v", simErr)
+		}
+		if simErr != nil {
 			tb.Skipf("skip: %v; %v", err, simErr)
 		}
 	}

@@ -21,6 +21,9 @@ var shapes = map[string]Dims{
 
 // TestNoSpills compiles every variant for both generations and bounds what each uses.
 func TestNoSpills(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiles for a minute")
+	}
 	c, err := nvrtc.Load(nvrtc.Options{LibraryPath: os.Getenv("TRCTL_NVRTC")})
 	if errors.Is(err, nvrtc.ErrNoLibrary) {
 		t.Skipf("skip: %v", err)

@@ -21,6 +21,9 @@ func TestThresholdSweepOfThePaper(t *testing.T) {
 		{4, 1, 187.2}, {4, 2, 195.4}, {4, 3, 208.0}, {4, 4, 190.7}, {8, 5, 399.0},
 	} {
 		t.Run(fmt.Sprintf("n=%d,b=%d", c.n, c.b), func(t *testing.T) {
+			if testing.Short() && c.n > 2 {
+				t.Skip("too long under the race detector")
+			}
 			cfg := r2r(c.n, 10*c.n, 2000, 0.35, c.b, schedule.Delayed)
 			r, err := Run(cfg)
 			if err != nil {
@@ -76,6 +79,9 @@ func TestLookAheadReference(t *testing.T) {
 		{"r25", 4, []time.Duration{1 * ms, 4 * ms, 14 * ms}, "me", policies.Settings{Weights: []float64{0.5, 0.3, 0.2}}, 0.710111},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if testing.Short() && c.name != "r06" {
+				t.Skip("too long under the race detector")
+			}
 			cfg := Config{Policy: c.policy, Settings: c.set, Schedule: schedule.Adaptive, Requests: Closed(20*c.n, 1, 4000), Concurrency: c.n}
 			for i, d := range c.times {
 				cfg.Models = append(cfg.Models, Model{Name: fmt.Sprintf("m%d", i), Step: []time.Duration{d}, LongestWait: time.Hour})
