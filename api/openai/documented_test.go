@@ -32,7 +32,7 @@ func TestDocumented(t *testing.T) {
 				continue // values and parts
 			}
 			names++
-			if !regexp.MustCompile("`[^`]*\\b" + m[1] + "\\b[^`]*`").MatchString(doc) && !slices.Contains([]string{"none", "auto"}, m[1]) {
+			if !regexp.MustCompile("`[^`]*\\b"+m[1]+"\\b[^`]*`").MatchString(doc) && !slices.Contains([]string{"none", "auto"}, m[1]) {
 				t.Errorf("%s: %s is not in docs/api.md", file, m[1])
 			}
 		}
