@@ -63,7 +63,7 @@ func (e *evalCmd) Run(ctx context.Context, p process) error {
 		return err
 	}
 	if report == nil || report.N == 0 {
-		return fmt.Errorf("the evaluation was interrupted before the first of %d problems was answered: %w", len(problems), cmp.Or(interrupted, err))
+		return &interruptedError{fmt.Sprintf("the evaluation was interrupted before the first of %d problems was answered", len(problems)), cmp.Or(interrupted, err)}
 	}
 	if e.Output == "json" {
 		err = writeJSON(p, report)
@@ -74,7 +74,7 @@ func (e *evalCmd) Run(ctx context.Context, p process) error {
 		return err
 	}
 	if interrupted != nil && report.N < len(problems) {
-		return fmt.Errorf("the evaluation was interrupted after %d of %d problems; the report is of those: %w", report.N, len(problems), interrupted)
+		return &interruptedError{fmt.Sprintf("the evaluation was interrupted after %d of %d problems; the report is of those", report.N, len(problems)), interrupted}
 	}
 	return e.check(report)
 }

@@ -56,6 +56,16 @@ type boundError struct{ err error }
 func (e *boundError) Error() string { return e.err.Error() }
 func (e *boundError) Unwrap() error { return e.err }
 
+// interruptedError is an interruption, with what it left undone. It wraps the
+// context's error.
+type interruptedError struct {
+	what string
+	err  error
+}
+
+func (e *interruptedError) Error() string { return e.what }
+func (e *interruptedError) Unwrap() error { return e.err }
+
 // exitCode maps what a command returned to the process's exit code.
 func exitCode(err error) int {
 	var usage *usageError
