@@ -1,0 +1,57 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A GPU that a fault has spoiled answers only to a new process. Serving goes on
+// by putting a new one in the place of this one: the same arguments, the same
+// process id for whoever supervises it. It does so a few times, then exits.
+const (
+	restartsEnv = "TRCTL_GPU_RESTARTS"
+	maxRestarts = 3
+	// calmAfter is how long a process must have served for earlier restarts to count no more.
+	calmAfter = 10 * time.Minute
+)
+
+// nextRestart says whether a process that has served for a while may be replaced,
+// and what the next one finds in restartsEnv. set is what this one found there.
+func nextRestart(set string, served time.Duration) (next string, ok bool) {
+	done, err := strconv.Atoi(set)
+	if err != nil || done < 0 || served >= calmAfter {
+		done = 0
+	}
+	return strconv.Itoa(done + 1), done < maxRestarts
+}
+
+// restart replaces the process after a lost GPU. It returns if the command is
+// not serve, if it was replaced too often, or if the system cannot replace it.
+func restart(p process, args, environ []string, served time.Duration) {
+	if len(args) < 2 || args[1] != "serve" {
+		return
+	}
+	next, ok := nextRestart(os.Getenv(restartsEnv), served)
+	if !ok {
+		fmt.Fprintf(p.err, "trctl: the GPU was lost %d times in a row; giving up\n", maxRestarts+1)
+		return
+	}
+	self, err := os.Executable()
+	if err != nil {
+		fmt.Fprintf(p.err, "trctl: restart: %v\n", err)
+		return
+	}
+	fmt.Fprintf(p.err, "trctl: the GPU is lost for this process; a new one takes its place (%s of %d)\n", next, maxRestarts)
+	kept := make([]string, 0, len(environ)+1)
+	for _, e := range environ {
+		if !strings.HasPrefix(e, restartsEnv+"=") {
+			kept = append(kept, e)
+		}
+	}
+	if err := replaceProcess(self, args, append(kept, restartsEnv+"="+next)); err != nil {
+		fmt.Fprintf(p.err, "trctl: restart: %v\n", err)
+	}
+}

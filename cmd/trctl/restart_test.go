@@ -1,0 +1,27 @@
+package main
+
+import (
+	"testing"
+	"time"
+)
+
+func TestNextRestart(t *testing.T) {
+	for _, c := range []struct {
+		name, set string
+		served    time.Duration
+		next      string
+		ok        bool
+	}{
+		{"first", "", time.Second, "1", true},
+		{"third", "2", time.Second, "3", true},
+		{"too often", "3", time.Second, "4", false},
+		{"calm in between", "3", calmAfter, "1", true},
+		{"nonsense", "-7", time.Second, "1", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if next, ok := nextRestart(c.set, c.served); next != c.next || ok != c.ok {
+				t.Errorf("next %q, %t; want %q, %t", next, ok, c.next, c.ok)
+			}
+		})
+	}
+}
