@@ -67,8 +67,8 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"unknown model", "POST", chatPath, `{"model":"tinny","messages":[{"role":"user","content":"hi"}]}`, nil, 404, "model_not_found", "model"},
 		{"no entries", "POST", chatPath, `{"model":"idle","messages":[{"role":"user","content":"hi"}]}`, nil, 503, "no_capacity", ""},
-		{"max_tokens over the context", "POST", chatPath, `{` + hi + `,"max_tokens":513}`, nil, 400, "invalid_value", "max_tokens"},
-		{"B21", "POST", chatPath, `{` + hi + `,"max_tokens":1000000000}`, nil, 400, "invalid_value", "max_tokens"},
+		{"max_tokens over the context", "POST", chatPath, `{` + hi + `,"max_tokens":513}`, nil, 400, "context_length_exceeded", "max_tokens"},
+		{"B21", "POST", chatPath, `{` + hi + `,"max_tokens":1000000000}`, nil, 400, "context_length_exceeded", "max_tokens"},
 		{"B40", "POST", textPath, `{"model":"tiny","prompt":[1000],"max_tokens":1}`, nil, 400, "invalid_value", "prompt"},
 		{"prompt over the context", "POST", textPath, `{"model":"tiny","prompt":[` + strings.Repeat("1,", 512) + `1]}`, nil, 400, "context_length_exceeded", "prompt"},
 		{"B13", "POST", textPath, "{\"model\":\"tiny\",\"prompt\":\"\xff\xfe\"}", nil, 400, "invalid_json", "prompt"},
