@@ -24,6 +24,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/policies"
 	"github.com/tokenrouter/tokenrouter/worker/executor/fakeexec"
 	"github.com/tokenrouter/tokenrouter/worker/peer"
+	"github.com/tokenrouter/tokenrouter/worker/schedule"
 	"github.com/tokenrouter/tokenrouter/worker/scheduler"
 	"github.com/tokenrouter/tokenrouter/worker/tokenizer"
 )
@@ -36,6 +37,9 @@ type layout struct {
 	script   fakeexec.Script
 	pageSize int
 	pages    int // of each model's pool
+	// rule, if set, gives the replicas a coordinator; thresholds are by model.
+	rule       *schedule.Rule
+	thresholds []int
 }
 
 // host is one replica of a test cluster.
@@ -55,6 +59,9 @@ type host struct {
 type cluster struct {
 	t     *testing.T
 	hosts map[string]*host
+	// together and clock are of a layout with a rule.
+	together *schedule.Coordinator
+	clock    func() time.Duration
 }
 
 const testVocab = 700
@@ -89,10 +96,14 @@ func startCluster(t *testing.T, l layout) *cluster {
 		}
 	}
 	c := &cluster{t: t, hosts: map[string]*host{}}
+	if l.rule != nil {
+		began := time.Now()
+		c.together, c.clock = schedule.New(*l.rule), func() time.Duration { return time.Since(began) }
+	}
 	tok := loadTokenizer(t)
 	for k := len(models) - 1; k >= 0; k-- { // dialled ones first
 		for _, name := range names[k] {
-			d := Deployment{Name: "pair", Self: policies.ModelID(k), Models: models, Policy: set.For(policies.ModelID(k)), Replicas: names}
+			d := Deployment{Name: "pair", Self: policies.ModelID(k), Models: models, Policy: set.For(policies.ModelID(k)), Replicas: names, Thresholds: l.thresholds}
 			c.hosts[name] = c.newHost(name, models[k], l, d, tok, slices.Concat(names[k+1:]...))
 		}
 	}
@@ -126,7 +137,8 @@ func (c *cluster) newHost(name, model string, l layout, d Deployment, tok *token
 	}
 	sub, err := New(Config{
 		Replica: name, Model: model, Executor: exec, Tokenizer: tok, StopIDs: []int32{testVocab - 1},
-		Deployments:      []Deployment{d},
+		Deployments: []Deployment{d},
+		Coordinator: c.together, Order: int(d.Self), Clock: c.clock, Start: time.Now(),
 		Scheduler:        scheduler.Config{MaxRows: 16, MaxTokens: 64, ChunkTokens: 32, MaxSlots: 64, MaxQueue: 64},
 		CollaboratorWait: 5 * time.Second, Logger: slog.New(slog.DiscardHandler),
 	})

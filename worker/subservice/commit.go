@@ -128,6 +128,8 @@ func (s *Subservice) fail(q *sequence, e *generate.Error) {
 		if len(q.dep.Models) > 2 {
 			s.release(q, handoff.DoneError)
 		}
+		s.forget(q)
+		return
 	}
 	s.remove(q)
 }
@@ -158,8 +160,17 @@ func (s *Subservice) release(q *sequence, done handoff.Done) {
 	}
 }
 
-// remove forgets a sequence and frees its slot and pages.
+// remove forgets a sequence that has ended for good: late frames of it change
+// nothing any more. The entry knows, and a collaborator that the entry has told.
 func (s *Subservice) remove(q *sequence) {
+	s.forget(q)
+	s.ended.add(q.id, q.epoch)
+}
+
+// forget frees what a sequence holds here. A collaborator's turn may be one that
+// the entry has given up and made anew elsewhere, so the request can come back in
+// the same epoch.
+func (s *Subservice) forget(q *sequence) {
 	slot, bound, err := s.sched.Finish(q.sid())
 	if err != nil {
 		s.log.Error("finish", "request", q.id, "err", err)
@@ -173,5 +184,4 @@ func (s *Subservice) remove(q *sequence) {
 		s.setHeld(q, false)
 		s.group.ended(q)
 	}
-	s.ended.add(q.id, q.epoch)
 }

@@ -66,7 +66,9 @@ func (m *arrival) apply(s *Subservice) {
 	case f.Kind == handoff.KindHandoff && (q == nil || q.collab != nil && f.Epoch > q.epoch):
 		s.receiveNew(m.link, f, q)
 	case q == nil:
-		// It has ended here; late frames change nothing.
+		if f.Kind == handoff.KindProgress && s.ended.has(f.Request, f.Epoch) {
+			s.dismiss(m.link, f)
+		}
 	case f.Kind == handoff.KindHandoff && int(f.Base) > len(q.ids), f.Kind == handoff.KindProgress && int(f.Base) > len(q.ids):
 		s.nack(m.link, f, q.q.Self, len(q.ids))
 	case f.Kind == handoff.KindNack:
@@ -243,7 +245,10 @@ func (s *Subservice) receive(q *sequence, f *handoff.Frame) (policies.Verdict, p
 // older epoch left here.
 func (s *Subservice) receiveNew(l Link, f *handoff.Frame, old *sequence) {
 	switch {
-	case f.Done != handoff.NotDone || old == nil && s.ended.has(f.Request, f.Epoch):
+	case f.Done != handoff.NotDone:
+		return
+	case old == nil && s.ended.has(f.Request, f.Epoch):
+		s.dismiss(l, f)
 		return
 	case f.First == nil:
 		s.nack(l, f, policies.ModelID(f.To), 0)
@@ -347,6 +352,12 @@ func (s *Subservice) receiveNack(q *sequence, f *handoff.Frame) {
 func (s *Subservice) receiveRelease(q *sequence, f *handoff.Frame) {
 	switch {
 	case f.Epoch < q.epoch:
+	case q.collab != nil && policies.ModelID(f.From) != q.q.Owner:
+		// Another collaborator has ended its turn. It may be one that was given up: a
+		// newer one goes on, and the request can come back.
+		if f.Hop >= q.hop {
+			s.forget(q)
+		}
 	case q.collab != nil:
 		if len(q.dep.Models) > 2 {
 			s.release(q, f.Done)
@@ -359,6 +370,19 @@ func (s *Subservice) receiveRelease(q *sequence, f *handoff.Frame) {
 			Code: errorCode(f.Code), Retryable: retryable,
 			Message: "model " + q.dep.Models[q.turn] + " cannot take the request",
 		})
+	}
+}
+
+// dismiss tells the sender of a frame that its request has ended.
+func (s *Subservice) dismiss(l Link, f *handoff.Frame) {
+	r := handoff.Frame{
+		Kind: handoff.KindRelease, Request: f.Request, Epoch: f.Epoch, Hop: f.Hop, From: f.To, To: f.From, Done: handoff.DoneAbort,
+	}
+	if f.Kind == handoff.KindProgress {
+		r.From = uint8(policies.Entry) // progress goes to the entry, whoever has the turn
+	}
+	if err := l.Send(&r); err != nil {
+		s.log.Warn("release not sent", "request", f.Request, "err", err)
 	}
 }
 

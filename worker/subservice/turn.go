@@ -53,7 +53,7 @@ func (s *Subservice) sendTurn(q *sequence) {
 					// of those that only this replica has heard of.
 					s.release(q, q.done)
 				}
-				s.remove(q)
+				s.forget(q)
 			}
 			return
 		}
@@ -225,7 +225,7 @@ func (m *linkChange) apply(s *Subservice) {
 	s.log.Warn("peer link lost", "peer", name, "err", m.err)
 	for _, q := range s.seqs {
 		if q.collab != nil && q.collab.entry == name {
-			s.remove(q) // its entry is gone, or will rebuild it
+			s.forget(q) // its entry is gone, or will rebuild it
 			continue
 		}
 		s.forgetReplica(q, name)
