@@ -12,11 +12,12 @@
 // compute capability 9.0 a kernel may begin while the one before it ends.
 //
 // The last kernel writes the results and the step's number into mapped host memory. Wait watches that number for about
-// as long as recent waits took, at most 2 ms, and then sleeps on an event; there is no stream synchronisation on the way. With Config.Depth of 2, descriptor
-// and results are rings of two entries, and a row may feed the token that the step before it samples.
+// as long as recent waits took, at most 2 ms, and then sleeps on an event; there is no stream synchronisation on the way.
+// With Config.Depth of 2, descriptor and results are rings of two entries, and a row may feed the token that the step
+// before it samples.
 //
-// Matrix products: gemv up to 2 tokens, slim up to 16 in small matrices, cuBLASLt above, our own tile where the library is absent or
-// refuses; gate and up end in the gate where the kernel is ours. With Config.Reproducible all of them are slim or tile,
+// Matrix products: gemv up to 2 tokens, slim up to 16 in small matrices, cuBLASLt above, our own tile where the library
+// is absent or refuses; gate and up end in the gate where the kernel is ours. With Config.Reproducible all of them are slim or tile,
 // which give the same bits, and a token's bits then depend on its own sequence alone: not on the batch, the chunking, or
 // what else runs on the GPU.
 //
