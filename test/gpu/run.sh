@@ -7,7 +7,7 @@
 #
 #   selftest   driver, graphs, bandwidth                      suite      the executor: suite, goldens, real shapes
 #   kernels    every kernel against float64                   torch      against transformers, fp32 and bf16 (python3)
-#   fault      a kernel's fault, and the device opened anew   eval       the trio's accuracy, against the CPU's
+#   fault      a wild store: executor, engine, serve            eval       the trio's accuracy, against the CPU's
 #   serve      dummy 0.6B and 32B behind the API              sanitizer  compute-sanitizer on two layers
 #   upload     16 GB from files to the device                 bench      time of steps
 set -u
@@ -80,6 +80,38 @@ run_fault() {
   fault cuBLASLt cudaexec.test 'TestDeviceIsRebuilt$/^library$'
   fault 'own products' cudaexec.test 'TestDeviceIsRebuilt$/^own$'
   cd "$root/engine" && fault engine engine.test 'TestFaultOnGPU$'
+  cd "$root"
+  export work
+  export -f serve_faults
+  check 'fault serve' 120 bash -c serve_faults
+  grep -E '^(answered|the process)' "$work/last" | sed 's/^/    /' >>"$table"
+}
+
+# serve_faults spoils the GPU of a serving process four times (test/gpu/fault.c). Three times a new process takes its place,
+# under the same id, and gives the same answer; then the command ends with code 5.
+serve_faults() {
+  local url=http://127.0.0.1:18001 pid i began now first rc
+  export TRCTL_FAULT_FILE=$work/spoil TRCTL_URL=$url
+  LD_PRELOAD=$work/bin/fault.so "$work/bin/trctl" serve --device cuda --listen 127.0.0.1:18001 >"$work/faults.log" 2>&1 &
+  pid=$!
+  trap 'sort "$work/faults.chat" | uniq -c; cat "$work/faults.log"; kill $pid 2>/dev/null' EXIT
+  for i in 0 1 2 3; do
+    began=$(date +%s%3N)
+    # A fault shows at the next step, so requests come all the time.
+    until [ "$(grep -c 'serves on' "$work/faults.log")" -gt "$i" ] && now=$("$work/bin/trctl" chat -p 'What is 17 * 3 + 25?'); do
+      [ $(($(date +%s%3N) - began)) -lt 30000 ] && kill -0 $pid || return 1
+      "$work/bin/trctl" chat -p 'Hello' >/dev/null || sleep 0.1
+    done 2>>"$work/faults.chat"
+    echo "answered by process $pid after $i faults, $(($(date +%s%3N) - began)) ms: $(tail -n 1 <<<"$now")"
+    [ "${first=$now}" = "$now" ] || { echo "another answer: $now"; return 1; }
+    touch "$TRCTL_FAULT_FILE"
+    while [ -e "$TRCTL_FAULT_FILE" ]; do sleep 0.02; done
+  done
+  while kill -0 $pid; do "$work/bin/trctl" chat -p 'Hello' || sleep 0.1; done >/dev/null 2>>"$work/faults.chat"
+  wait $pid
+  rc=$?
+  echo "the process ended with code $rc"
+  [ $rc -eq 5 ]
 }
 
 run_torch() {
