@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/tokenrouter/tokenrouter/internal/jsonscan"
 )
 
 const (
@@ -113,8 +115,9 @@ func (k *Checkpoint) openWeights(o opener) error {
 		if err != nil {
 			return err
 		}
-		for name, t := range shard.Tensors {
-			k.tensors[name], k.where[name] = t, singleFile
+		k.tensors = shard.Tensors
+		for name := range shard.Tensors {
+			k.where[name] = singleFile
 		}
 		return nil
 	}
@@ -131,35 +134,90 @@ func (k *Checkpoint) openWeights(o opener) error {
 // openIndex opens the shards that an index names and takes from each the
 // tensors that the index places there.
 func (k *Checkpoint) openIndex(o opener, data []byte) error {
-	f, err := parseFields(indexFile, data)
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("%s: %w: %s", indexFile, ErrCorrupt, fmt.Sprintf(format, args...))
+	}
+	files, err := k.readIndex(data)
 	if err != nil {
-		return err
+		return bad("%v", err)
 	}
-	var weightMap map[string]string
-	if !f.get("weight_map", "an object from tensor to file", &weightMap) {
-		return f.err
+	if len(files) == 0 {
+		return bad("expected 1 to %d files, found 0", maxShards)
 	}
-	files := slices.Compact(slices.Sorted(maps.Values(weightMap)))
-	if len(files) == 0 || len(files) > maxShards {
-		return fmt.Errorf("%s: %w: expected 1 to %d files, found %d", indexFile, ErrCorrupt, maxShards, len(files))
-	}
-	shards := make(map[string]*Shard, len(files))
+	total := 0
 	for _, file := range files {
-		if !plainName(file) {
-			return fmt.Errorf("%s: %w: expected the name of a .safetensors file in the same directory, found %q", indexFile, ErrCorrupt, file)
-		}
-		if shards[file], err = k.openShard(o, file); err != nil {
+		shard, err := k.openShard(o, file)
+		if err != nil {
 			return err
 		}
-	}
-	for name, file := range weightMap {
-		t, ok := shards[file].Tensors[name]
-		if !ok {
-			return fmt.Errorf("%s: %w: tensor %s: expected in %s, found nothing", indexFile, ErrCorrupt, name, file)
+		if total += len(shard.Tensors); total > maxTensors {
+			return bad("expected at most %d tensors in all files, found more", maxTensors)
 		}
-		k.tensors[name], k.where[name] = t, file
+		for name, t := range shard.Tensors {
+			if k.where[name] == file {
+				k.tensors[name] = t
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(k.where)) {
+		if _, ok := k.tensors[name]; !ok {
+			return bad("tensor %s: expected in %s, found nothing", name, k.where[name])
+		}
 	}
 	return nil
+}
+
+// readIndex fills where, and returns the files in order.
+func (k *Checkpoint) readIndex(data []byte) ([]string, error) {
+	s, err := jsonscan.New(data)
+	if err != nil {
+		return nil, err
+	}
+	names := map[string]string{} // each file's name once
+	found := false
+	place := func(key []byte) error {
+		file, err := s.Bytes(maxName)
+		if err != nil {
+			return fmt.Errorf("%q: %w", key, err)
+		}
+		name, known := names[string(file)]
+		switch {
+		case known:
+		case !plainName(string(file)):
+			return fmt.Errorf("expected the name of a .safetensors file in the same directory, found %q", file)
+		case len(names) == maxShards:
+			return fmt.Errorf("expected 1 to %d files, found more", maxShards)
+		default:
+			name = string(file)
+			names[name] = name
+		}
+		if _, ok := k.where[string(key)]; ok {
+			return fmt.Errorf("duplicate name %q", key)
+		}
+		if len(k.where) == maxTensors {
+			return fmt.Errorf("expected at most %d tensors, found more", maxTensors)
+		}
+		k.where[string(key)] = name
+		return nil
+	}
+	err = s.Object(maxName, func(key []byte) error {
+		if string(key) != "weight_map" {
+			s.Raw()
+			return nil
+		}
+		if found {
+			return errors.New("duplicate name weight_map")
+		}
+		found = true
+		if err := s.Object(maxName, place); err != nil {
+			return fmt.Errorf("weight_map: %w", err)
+		}
+		return nil
+	})
+	if err == nil && !found {
+		err = errors.New("weight_map: expected an object from tensor to file, found nothing")
+	}
+	return slices.Sorted(maps.Keys(names)), err
 }
 
 // plainName reports whether a shard's name stays inside its directory.

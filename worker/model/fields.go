@@ -3,6 +3,8 @@ package model
 import (
 	"encoding/json"
 	"fmt"
+
+	"github.com/tokenrouter/tokenrouter/internal/jsonscan"
 )
 
 // fields is a JSON object with exact-case keys. The first error sticks, so that
@@ -13,12 +15,40 @@ type fields struct {
 	err  error
 }
 
+// maxFields bounds the keys of one object; the configurations in use have fewer than 100.
+const maxFields = 1 << 12
+
+// parseFields reads an object. The fields alias data. Of equal keys the last counts,
+// as in the reference.
 func parseFields(file string, data []byte) (*fields, error) {
-	f := &fields{file: file}
-	if err := json.Unmarshal(data, &f.raw); err != nil {
+	f := &fields{file: file, raw: map[string]json.RawMessage{}}
+	s, err := jsonscan.New(data)
+	if err == nil {
+		err = s.Object(maxName, func(key []byte) error {
+			if len(f.raw) == maxFields {
+				return fmt.Errorf("expected at most %d keys, found more", maxFields)
+			}
+			f.raw[string(key)] = s.Raw()
+			return nil
+		})
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w: %w", file, ErrCorrupt, err)
 	}
 	return f, nil
+}
+
+// object reads a field that is present and must be an object.
+func (f *fields) object(name string) (*fields, bool) {
+	if f.raw[name][0] != '{' {
+		f.fail(ErrCorrupt, name, "an object")
+		return nil, false
+	}
+	sub, err := parseFields(f.file+": "+name, f.raw[name])
+	if f.err == nil {
+		f.err = err
+	}
+	return sub, err == nil
 }
 
 // has reports whether a field is present and not null.

@@ -61,29 +61,33 @@ func (c *Config) ignored(name string) bool {
 // give wrong answers. It returns the first faults joined.
 func (k *Checkpoint) Check() error {
 	var faults []error
-	known := map[string]bool{}
-	for _, p := range k.Config.Params() {
+	n := 0
+	fault := func(format string, args ...any) {
+		if n++; n <= maxFaults {
+			faults = append(faults, fmt.Errorf(format, args...))
+		}
+	}
+	params := k.Config.Params()
+	known := make(map[string]bool, len(params))
+	for _, p := range params {
 		known[p.Name] = true
 		t, err := k.Tensor(p.Name)
 		switch {
 		case err != nil:
-			err = fmt.Errorf("%w: expected shape %v", err, p.Shape)
+			fault("%w: expected shape %v", err, p.Shape)
 		case !slices.Equal(t.Shape, p.Shape):
-			err = fmt.Errorf("%s: %w: tensor %s: expected shape %v, found %v", k.where[p.Name], ErrCorrupt, p.Name, p.Shape, t.Shape)
+			fault("%s: %w: tensor %s: expected shape %v, found %v", k.where[p.Name], ErrCorrupt, p.Name, p.Shape, t.Shape)
 		case t.DType != BF16 && t.DType != F16 && t.DType != F32:
-			err = fmt.Errorf("%s: %w: tensor %s: expected type BF16, F16 or F32, found %s", k.where[p.Name], ErrUnsupported, p.Name, t.DType)
-		}
-		if err != nil {
-			faults = append(faults, err)
+			fault("%s: %w: tensor %s: expected type BF16, F16 or F32, found %s", k.where[p.Name], ErrUnsupported, p.Name, t.DType)
 		}
 	}
 	for _, name := range k.Names() {
 		if !known[name] && !k.Config.ignored(name) {
-			faults = append(faults, fmt.Errorf("%s: %w: tensor %s: expected no such tensor in %s", k.where[name], ErrUnsupported, name, k.Config.Architecture))
+			fault("%s: %w: tensor %s: expected no such tensor in %s", k.where[name], ErrUnsupported, name, k.Config.Architecture)
 		}
 	}
-	if n := len(faults); n > maxFaults {
-		faults = append(faults[:maxFaults], fmt.Errorf("and %d more", n-maxFaults))
+	if n > maxFaults {
+		faults = append(faults, fmt.Errorf("and %d more", n-maxFaults))
 	}
 	return errors.Join(faults...)
 }

@@ -1,7 +1,6 @@
 package model
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -50,9 +49,7 @@ func (s *RopeScaling) scale(freq float64) float64 {
 func parseRope(f *fields, c *Config, theta float64) {
 	if f.has("rope_parameters") {
 		f.only("rope_scaling")
-		var sub map[string]json.RawMessage
-		if f.get("rope_parameters", "an object", &sub) {
-			p := &fields{file: f.file + ": rope_parameters", raw: sub}
+		if p, ok := f.object("rope_parameters"); ok {
 			c.RopeTheta = p.number("rope_theta", maxTheta)
 			c.RopeScaling = parseScaling(p)
 			if p.err == nil && f.has("rope_theta") && f.number("rope_theta", maxTheta) != c.RopeTheta {
@@ -69,9 +66,7 @@ func parseRope(f *fields, c *Config, theta float64) {
 		c.RopeTheta = f.number("rope_theta", maxTheta)
 	}
 	if f.has("rope_scaling") {
-		var sub map[string]json.RawMessage
-		if f.get("rope_scaling", "an object", &sub) {
-			p := &fields{file: f.file + ": rope_scaling", raw: sub}
+		if p, ok := f.object("rope_scaling"); ok {
 			c.RopeScaling = parseScaling(p)
 			if f.err == nil {
 				f.err = p.err

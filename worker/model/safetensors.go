@@ -1,36 +1,43 @@
 package model
 
 import (
-	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"sort"
-	"strconv"
+
+	"github.com/tokenrouter/tokenrouter/internal/jsonscan"
 )
 
 // ErrCorrupt says that a file breaks its own format.
 var ErrCorrupt = errors.New("corrupt model file")
 
 const (
-	maxHeader  = 100 << 20 // bytes of JSON, the limit of the reference reader
-	maxTensors = 1 << 17
+	maxHeader = 100 << 20 // bytes of JSON, the limit of the reference reader
+	// maxTensors bounds a whole checkpoint. A family here has at most 14 for each of at
+	// most 512 layers.
+	maxTensors = 1 << 13
+	maxName    = 1 << 10 // bytes of a name
 	maxRank    = 8
 	maxMeta    = 1 << 12 // entries of __metadata__
+	// maxMetaValue is the longest of them that is kept; others are only checked.
+	maxMetaValue = 4 << 10
 )
 
 // Shard is one safetensors file.
 type Shard struct {
-	File     string
-	Tensors  map[string]Tensor
+	File    string
+	Tensors map[string]Tensor
+	// Metadata has the texts of at most 4 KiB.
 	Metadata map[string]string
 }
 
 // ParseShard reads a whole safetensors file. file is used in errors; the
 // tensors alias data. Tensors must tile the bytes after the header: no overlap,
-// no gap, nothing left over.
+// no gap, nothing left over. Whatever the header says, what is allocated is bounded
+// by maxTensors and by the names in it, never by a number that it claims.
 func ParseShard(file string, data []byte) (*Shard, error) {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("%s: %w: %s", file, ErrCorrupt, fmt.Sprintf(format, args...))
@@ -43,13 +50,12 @@ func ParseShard(file string, data []byte) (*Shard, error) {
 		return nil, bad("header length: expected at most %d, found %d", min(maxHeader, len(data)-8), n)
 	}
 	header, body := data[8:8+n], data[8+n:]
-	// The token reader below accepts a few things that JSON does not.
-	if !json.Valid(header) {
-		return nil, bad("header: expected JSON")
+	scan, err := jsonscan.New(header)
+	if err != nil {
+		return nil, bad("header: %v", err)
 	}
-	p := headerParser{dec: json.NewDecoder(bytes.NewReader(header)), body: body,
+	p := headerParser{Scanner: scan, body: body,
 		shard: &Shard{File: file, Tensors: map[string]Tensor{}, Metadata: map[string]string{}}}
-	p.dec.UseNumber()
 	if err := p.header(); err != nil {
 		return nil, bad("%v", err)
 	}
@@ -65,19 +71,28 @@ type span struct {
 	name       string
 }
 
-// headerParser walks the header token by token, so that duplicate and unknown
-// keys and keys in another letter case are seen (encoding/json hides them).
+// headerParser walks the header key by key, so that duplicate and unknown keys and
+// keys in another letter case are seen (encoding/json hides them).
 type headerParser struct {
-	dec   *json.Decoder
+	*jsonscan.Scanner
 	body  []byte
 	shard *Shard
 	spans []span
 }
 
 func (p *headerParser) header() error {
-	return p.object(func(name string) error {
+	metadata := false
+	return p.Object(maxName, func(key []byte) error {
+		name := string(key)
 		if name == "__metadata__" {
+			if metadata {
+				return fmt.Errorf("duplicate name %q", name)
+			}
+			metadata = true
 			return p.metadata()
+		}
+		if _, ok := p.shard.Tensors[name]; ok {
+			return fmt.Errorf("duplicate name %q", name)
 		}
 		if len(p.shard.Tensors) == maxTensors {
 			return fmt.Errorf("more than %d tensors", maxTensors)
@@ -90,15 +105,27 @@ func (p *headerParser) header() error {
 }
 
 func (p *headerParser) metadata() error {
-	return p.object(func(key string) error {
-		v, err := p.text()
-		if err != nil {
-			return fmt.Errorf("__metadata__ %q: %w", key, err)
+	n := 0
+	return p.Object(maxName, func(key []byte) error {
+		name := string(key)
+		if _, ok := p.shard.Metadata[name]; ok {
+			return fmt.Errorf("__metadata__: duplicate name %q", name)
 		}
-		if len(p.shard.Metadata) == maxMeta {
+		if n++; n > maxMeta {
 			return fmt.Errorf("__metadata__: more than %d entries", maxMeta)
 		}
-		p.shard.Metadata[key] = v
+		text := p.Raw()
+		if text[0] != '"' {
+			return fmt.Errorf("__metadata__ %q: expected a string, found %q", name, text[:min(len(text), 40)])
+		}
+		if len(text) > maxMetaValue {
+			return nil
+		}
+		var value string
+		if err := json.Unmarshal(text, &value); err != nil {
+			return fmt.Errorf("__metadata__ %q: %w", name, err)
+		}
+		p.shard.Metadata[name] = value
 		return nil
 	})
 }
@@ -106,17 +133,21 @@ func (p *headerParser) metadata() error {
 func (p *headerParser) tensor(name string) error {
 	t := Tensor{Name: name}
 	var offsets []uint64
-	err := p.object(func(key string) error {
-		switch key {
+	err := p.Object(maxName, func(key []byte) (err error) {
+		switch string(key) {
 		case "dtype":
-			v, err := p.text()
-			t.DType = DType(v)
-			if err == nil && t.DType.Size() == 0 {
-				err = fmt.Errorf("dtype: %q is not known", v)
+			if t.DType != "" {
+				return errors.New("duplicate name dtype")
 			}
-			return err
+			t.DType, err = p.dtype()
 		case "shape":
-			dims, err := p.list(maxRank)
+			if t.Shape != nil {
+				return errors.New("duplicate name shape")
+			}
+			var dims []uint64
+			if dims, err = p.list(maxRank); err != nil {
+				return err
+			}
 			t.Shape = make([]int, 0, len(dims))
 			for _, d := range dims {
 				if d > math.MaxInt32 {
@@ -124,13 +155,15 @@ func (p *headerParser) tensor(name string) error {
 				}
 				t.Shape = append(t.Shape, int(d))
 			}
-			return err
 		case "data_offsets":
-			var err error
+			if offsets != nil {
+				return errors.New("duplicate name data_offsets")
+			}
 			offsets, err = p.list(2)
-			return err
+		default:
+			err = fmt.Errorf("unknown key %q", key)
 		}
-		return fmt.Errorf("unknown key %q", key)
+		return err
 	})
 	if err != nil {
 		return err
@@ -139,6 +172,33 @@ func (p *headerParser) tensor(name string) error {
 		return errors.New("expected dtype, shape and two data_offsets")
 	}
 	return p.place(t, span{offsets[0], offsets[1], name})
+}
+
+// dtype reads the name of a known type.
+func (p *headerParser) dtype() (DType, error) {
+	text, err := p.Bytes(maxName)
+	if err != nil {
+		return "", err
+	}
+	t := DType(text)
+	if t.Size() == 0 {
+		return "", fmt.Errorf("dtype: %q is not known", text)
+	}
+	return t, nil
+}
+
+// list reads an array of at most limit non-negative integers.
+func (p *headerParser) list(limit int) ([]uint64, error) {
+	out := []uint64{}
+	err := p.Array(func(i int) error {
+		if i == limit {
+			return fmt.Errorf("more than %d numbers", limit)
+		}
+		v, err := p.Uint()
+		out = append(out, v)
+		return err
+	})
+	return out, err
 }
 
 // place checks a tensor's offsets against the body and its shape.
@@ -188,73 +248,4 @@ func (p *headerParser) tiled() error {
 		return fmt.Errorf("expected the file to end after %d bytes of tensors, found %d", at, len(p.body))
 	}
 	return nil
-}
-
-// object reads one object and calls field at each key, with the value next.
-func (p *headerParser) object(field func(key string) error) error {
-	if err := p.delim('{'); err != nil {
-		return err
-	}
-	seen := map[string]bool{}
-	for p.dec.More() {
-		key, err := p.text()
-		if err != nil {
-			return err
-		}
-		if seen[key] {
-			return fmt.Errorf("duplicate name %q", key)
-		}
-		seen[key] = true
-		if err := field(key); err != nil {
-			return err
-		}
-	}
-	return p.delim('}')
-}
-
-func (p *headerParser) delim(want json.Delim) error {
-	tok, err := p.dec.Token()
-	if err == nil && tok != want {
-		err = fmt.Errorf("expected %q, found %v", want.String(), tok)
-	}
-	return err
-}
-
-func (p *headerParser) text() (string, error) {
-	tok, err := p.dec.Token()
-	if err != nil {
-		return "", err
-	}
-	s, ok := tok.(string)
-	if !ok {
-		return "", fmt.Errorf("expected a string, found %v", tok)
-	}
-	return s, nil
-}
-
-// list reads an array of at most limit non-negative integers.
-func (p *headerParser) list(limit int) ([]uint64, error) {
-	if err := p.delim('['); err != nil {
-		return nil, err
-	}
-	out := []uint64{}
-	for p.dec.More() {
-		tok, err := p.dec.Token()
-		if err != nil {
-			return nil, err
-		}
-		num, ok := tok.(json.Number)
-		if !ok {
-			return nil, fmt.Errorf("expected an integer, found %v", tok)
-		}
-		v, err := strconv.ParseUint(num.String(), 10, 64)
-		if err != nil {
-			return nil, fmt.Errorf("expected a non-negative integer, found %v", num)
-		}
-		if len(out) == limit {
-			return nil, fmt.Errorf("more than %d numbers", limit)
-		}
-		out = append(out, v)
-	}
-	return out, p.delim(']')
 }
