@@ -51,8 +51,11 @@ type chain struct {
 	firstProb []float64
 	deadlock  bool
 
+	laws [][]chance // laws[i*(N+1)+b], where it has been asked for: stepLaw(i, b)
+
 	// Scratch of one expansion.
 	next           []int32 // the state in the making
+	base, ended    []int32
 	start, expired []bool
 	place          []int // place+1 of a target within the present row
 	touched        []int32
@@ -79,7 +82,8 @@ func newChain(ctx context.Context, c *Case, r rule, route *router, maxStates int
 	m := len(c.P)
 	h := &chain{
 		c: c, m: m, rule: r, route: route, maxStates: maxStates,
-		next: make([]int32, 3*m), start: make([]bool, m), expired: make([]bool, m),
+		next: make([]int32, 3*m), base: make([]int32, 3*m), ended: make([]int32, m), start: make([]bool, m), expired: make([]bool, m),
+		laws: make([][]chance, m*(c.N+1)),
 	}
 	h.index.width = 3 * m
 	h.next[0] = int32(c.N)
@@ -149,9 +153,9 @@ func (h *chain) expand(s int) error {
 		return nil
 	}
 	h.tau = append(h.tau, tau)
-	base := make([]int32, 3*h.m)
-	busy := mask(x)
-	ended := make([]int32, h.m)
+	base, ended, busy := h.base, h.ended, mask(x)
+	clear(base)
+	clear(ended)
 	for i := range h.m {
 		base[i], base[h.m+i] = q[i], x[i]
 		h.expired[i] = false
@@ -221,7 +225,11 @@ func (h *chain) draw(i int, p float64) error {
 	if i == h.m {
 		return h.add(p)
 	}
-	for _, o := range h.c.stepLaw(i, int(h.next[h.m+i])) {
+	law := &h.laws[i*(h.c.N+1)+int(h.next[h.m+i])]
+	if *law == nil {
+		*law = h.c.stepLaw(i, int(h.next[h.m+i]))
+	}
+	for _, o := range *law {
 		h.next[2*h.m+i] = int32(o.ticks)
 		if err := h.draw(i+1, p*o.p); err != nil {
 			return err

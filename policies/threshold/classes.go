@@ -47,15 +47,7 @@ func (h *chain) solveClass(ctx context.Context, class []int32, id int32, scale f
 			members = append(members, int32(s))
 		}
 	}
-	pi, err := stationary(ctx, len(members), func(in, out []float64) {
-		clear(out)
-		for k, s := range members {
-			p := in[k]
-			for e := h.rows[s]; e < h.rows[s+1]; e++ {
-				out[local[h.to[e]]] += p * h.prob[e]
-			}
-		}
-	})
+	pi, err := h.inflow(members, local).law(ctx)
 	for k, s := range members {
 		if err == nil {
 			out[s] += scale * pi[k]

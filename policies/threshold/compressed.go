@@ -94,7 +94,7 @@ func (s *pair) evaluate(ctx context.Context, b []int) (*Result, error) {
 		return nil, fmt.Errorf("%w: %d steps of the fast model in one of the slow, with up to %d requests", ErrTooLarge, e.longest(), e.room)
 	}
 	e.prepare()
-	pi, err := stationary(ctx, e.count(), func(in, out []float64) { e.sweep(in, out, nil) })
+	pi, err := stationary(ctx, uniform(e.count()), func(in, out []float64) { e.sweep(in, out, nil) })
 	if err != nil {
 		return nil, err
 	}

@@ -21,14 +21,19 @@ const (
 	krylovRestarts = 400
 )
 
-// step applies one step of a chain to a law: out = in·Q. It overwrites out.
+// stepper applies a linear map to a vector: the step of a chain, out = in·Q, or a
+// sweep that solves for it (inflow). It overwrites out.
 type stepper func(in, out []float64)
 
-// stationary returns the law π with πQ = π of a chain with one closed class. It
-// solves (I − Qᵀ + v·1ᵀ) π = v, v uniform, by GMRES with restarts: summing both
-// sides shows Σπ = 1, and then π = πQ. A periodic chain needs no care here, where
-// repeated steps would never settle.
-func stationary(ctx context.Context, size int, step stepper) ([]float64, error) {
+// stationary returns the law π that step leaves as it is, for a chain with one
+// closed class, from pi on, which it overwrites. It solves (I − G + v·1ᵀ) π = v, v
+// uniform, for the step's matrix G, by GMRES with restarts. If Gπ = π and Σπ = 1 that
+// holds, and there is no other solution: multiplying by the one row w with wG = w
+// leaves (w·v)·Σπ = w·v, and w·v > 0, as w is positive (all 1 for the step of a chain,
+// 1ᵀ(D − L) for a sweep, where I − Qᵀ = D − L − U). A periodic chain needs no care
+// here, where repeated steps would never settle.
+func stationary(ctx context.Context, pi []float64, step stepper) ([]float64, error) {
+	size := len(pi)
 	v := 1 / float64(size)
 	mul := func(in, out []float64) {
 		step(in, out)
@@ -39,10 +44,6 @@ func stationary(ctx context.Context, size int, step stepper) ([]float64, error) 
 		for k := range out {
 			out[k] = in[k] - out[k] + v*sum
 		}
-	}
-	pi := make([]float64, size)
-	for k := range pi {
-		pi[k] = v
 	}
 	depth := min(krylovDepth, size+1)
 	g := newGMRES(size, depth)
@@ -183,13 +184,21 @@ func axpy(a float64, x, y []float64) {
 
 // normalised takes rounding's small negatives out of a law.
 func normalised(pi []float64) []float64 {
-	var sum float64
 	for k, x := range pi {
 		pi[k] = max(0, x)
-		sum += pi[k]
 	}
-	for k := range pi {
-		pi[k] /= sum
-	}
+	normalise(pi)
 	return pi
+}
+
+// normalise lets a law sum to 1.
+func normalise(pi []float64) {
+	var sum float64
+	for _, x := range pi {
+		sum += x
+	}
+	scale := 1 / sum
+	for k := range pi {
+		pi[k] *= scale
+	}
 }

@@ -9,8 +9,9 @@ import (
 )
 
 const (
-	// exhaustiveN is the largest N at which every setting of two models is evaluated.
-	exhaustiveN = 16
+	// exhaustiveN is the largest N at which every setting of two models is evaluated,
+	// tableN that in a table that the chain makes: there the entry before is a good start.
+	exhaustiveN, tableN = 16, 8
 	// exhaustiveCount bounds the settings that are all evaluated on request, and
 	// exhaustiveFew those that always are.
 	exhaustiveCount, exhaustiveFew = 300, 20
@@ -20,7 +21,7 @@ const (
 	// same is the relative difference below which two settings count as equal.
 	same = 1e-9
 	// searchStates bounds a chain within a search: above it, simulation is faster.
-	searchStates = 40_000
+	searchStates = 100_000
 )
 
 // Search is how the best setting was found.
@@ -63,7 +64,7 @@ func Solve(ctx context.Context, c *Case, o Options) (*Solution, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &searcher{evaluator: e, found: map[string]*Result{}}
+	s := &searcher{evaluator: e, found: map[string]*Result{}, most: exhaustiveN}
 	out := &Solution{Gap: math.NaN()}
 	for _, b := range o.Evals {
 		r, err := s.evaluate(ctx, b)
@@ -93,6 +94,7 @@ type searcher struct {
 	*evaluator
 	found map[string]*Result
 	hints [][]int // more places to start from
+	most  int     // the largest N at which every setting of two models is evaluated
 }
 
 func (s *searcher) search(ctx context.Context, out *Solution, all bool) error {
@@ -100,7 +102,7 @@ func (s *searcher) search(ctx context.Context, out *Solution, all bool) error {
 	s.maxStates = searchStates
 	var err error
 	switch {
-	case len(s.c.P) <= 2 && s.c.N <= exhaustiveN, settings <= exhaustiveFew, all && settings <= exhaustiveCount:
+	case len(s.c.P) <= 2 && s.c.N <= s.most, settings <= exhaustiveFew, all && settings <= exhaustiveCount:
 		out.Search = Exhaustive
 		out.Best, out.Gap, err = s.exhaust(ctx)
 	case s.c.N <= exactSearchN:
@@ -342,7 +344,10 @@ func Table(ctx context.Context, c *Case) ([]Entry, error) {
 		if err != nil {
 			return nil, err
 		}
-		s := &searcher{evaluator: e, found: map[string]*Result{}, hints: hint}
+		s := &searcher{evaluator: e, found: map[string]*Result{}, hints: hint, most: exhaustiveN}
+		if e.pair == nil {
+			s.most = tableN
+		}
 		var found Solution
 		if err := s.search(ctx, &found, false); err != nil {
 			return nil, fmt.Errorf("n = %d: %w", n, err)
