@@ -99,9 +99,9 @@ func (x *GraphExec) Close() error {
 	return x.ctx.closeObject(&x.handle, kindGraphExec, "graph executable", x.ctx.driver.table.execDestroy)
 }
 
-// Capture records what record enqueues on the stream and instantiates it. The capture is ended in every case; the
-// caller locks its thread when it uses CaptureThread.
-func (s *Stream) Capture(mode CaptureMode, record func() error) (*GraphExec, error) {
+// Record captures what record enqueues on the stream. The capture is ended in every case; the caller locks its thread when it
+// uses CaptureThread.
+func (s *Stream) Record(mode CaptureMode, record func() error) (*Graph, error) {
 	if err := s.BeginCapture(mode); err != nil {
 		return nil, err
 	}
@@ -113,6 +113,12 @@ func (s *Stream) Capture(mode CaptureMode, record func() error) (*GraphExec, err
 		}
 		return nil, fmt.Errorf("capture: %w", recordErr)
 	}
+	return g, err
+}
+
+// Capture is Record, and makes an executable of it.
+func (s *Stream) Capture(mode CaptureMode, record func() error) (*GraphExec, error) {
+	g, err := s.Record(mode, record)
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,7 @@
 enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, PEER_ENABLED = 704, NOT_FOUND = 500, NOT_READY = 600,
 	CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, GRANULE = 2 << 20, MAX_NODES = 512, MAX_FAILS = 16 };
 
-typedef struct graph { long nodes; int count; int launches[MAX_NODES]; int refs; } graph;
+typedef struct graph { long nodes; int count; int launches[MAX_NODES]; int refs; size_t bytes; } graph;
 typedef struct stream { graph *capture; int open, invalid; } stream;
 typedef struct event { int recorded, timing; double at; } event;
 typedef struct function { char name[FAKE_NAME]; int max_shared; struct function *next; } function;
@@ -25,7 +25,7 @@ static struct {
 	pthread_mutex_t mu;
 	trctl_driver table;
 	int version, devices, param_bytes, has_param_sizes, poison, busy;
-	size_t memory, used[FAKE_MAX_DEVICES];
+	size_t memory, graph_bytes, used[FAKE_MAX_DEVICES];
 	int peers[FAKE_MAX_DEVICES][FAKE_MAX_DEVICES];
 	char calls[FAKE_MAX_CALLS][FAKE_NAME];
 	long call_count, launch_count;
@@ -449,10 +449,15 @@ static int fake_cuLaunchKernelEx(const tr_launch_config *c, void *f, void **para
 static int fake_cuGraphInstantiateWithFlags(void **x, void *g, unsigned long long flags) {
 	(void)flags;
 	BEGIN(cuGraphInstantiateWithFlags, 1)
-	graph *copy = malloc(sizeof *copy);
-	memcpy(copy, g, sizeof *copy);
-	*x = copy;
-	F.open[here()].execs++;
+	if (F.graph_bytes > F.memory - F.used[here()]) code = OUT_OF_MEMORY;
+	else {
+		graph *copy = malloc(sizeof *copy);
+		memcpy(copy, g, sizeof *copy);
+		copy->bytes = F.graph_bytes;
+		F.used[here()] += copy->bytes;
+		*x = copy;
+		F.open[here()].execs++;
+	}
 	END
 }
 
@@ -471,7 +476,13 @@ static int fake_cuGraphLaunch(void *x, void *s) {
 	END
 }
 
-static int fake_cuGraphExecDestroy(void *x) { BEGIN(cuGraphExecDestroy, 1) free(x); F.open[here()].execs--; END }
+static int fake_cuGraphExecDestroy(void *x) {
+	BEGIN(cuGraphExecDestroy, 1)
+	F.used[here()] -= ((graph *)x)->bytes;
+	free(x);
+	F.open[here()].execs--;
+	END
+}
 static int fake_cuMemGetAllocationGranularity(size_t *n, const tr_alloc_prop *p, int o) { (void)p, (void)o; BEGIN(cuMemGetAllocationGranularity, 0) *n = GRANULE; END }
 
 static int fake_cuMemAddressReserve(tr_ptr *p, size_t n, size_t align, tr_ptr want, unsigned long long flags) {
@@ -530,14 +541,14 @@ static int fake_cuMemSetAccess(tr_ptr p, size_t n, const tr_access *a, size_t co
 	END
 }
 
-void fake_reset(int version, int devices, size_t memory, int param_bytes, int has_param_sizes) {
+void fake_reset(int version, int devices, size_t memory, size_t graph_bytes, int param_bytes, int has_param_sizes) {
 	pthread_mutex_lock(&F.mu);
 	while (F.blocks != NULL) drop(F.blocks);
 	memset(F.used, 0, sizeof F.used);
 	memset(F.peers, 0, sizeof F.peers);
 	memset(F.open, 0, sizeof F.open);
 	memset(F.faults, 0, sizeof F.faults);
-	F.version = version, F.devices = devices, F.memory = memory;
+	F.version = version, F.devices = devices, F.memory = memory, F.graph_bytes = graph_bytes;
 	F.param_bytes = param_bytes, F.has_param_sizes = has_param_sizes;
 	F.poison = F.busy = F.fail_count = 0;
 	F.call_count = F.launch_count = 0;

@@ -14,6 +14,8 @@ type Options struct {
 	Version, Devices int
 	// Memory is the size of each device in bytes, 1 GiB by default. It only bounds; nothing is taken in advance.
 	Memory uint64
+	// GraphBytes is the device memory that each executable graph takes.
+	GraphBytes uint64
 	// ParamBytes is the parameter size that every kernel declares. 0 means that the driver cannot say, and a negative
 	// number that kernels take no parameter.
 	ParamBytes int

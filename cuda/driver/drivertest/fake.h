@@ -23,7 +23,7 @@ typedef struct fake_open {
 	long contexts, device_allocs, host_allocs, reservations, mappings, streams, events, modules, graphs, execs;
 } fake_open;
 
-void fake_reset(int version, int devices, size_t memory, int param_bytes, int has_param_sizes);
+void fake_reset(int version, int devices, size_t memory, size_t graph_bytes, int param_bytes, int has_param_sizes);
 trctl_driver *fake_table(void);
 void fake_without(const char *symbol);
 void fake_fail(const char *op, int nth, int code);

@@ -24,8 +24,8 @@ type fakeTable struct{ leaky bool }
 
 func (t *fakeTable) start(_ testing.TB, o Options) {
 	inUse.Lock()
-	C.fake_reset(C.int(o.Version), C.int(max(o.Devices, 0)), C.size_t(o.Memory), C.int(max(o.ParamBytes, 0)),
-		C.int(boolInt(o.ParamBytes != 0)))
+	C.fake_reset(C.int(o.Version), C.int(max(o.Devices, 0)), C.size_t(o.Memory), C.size_t(o.GraphBytes),
+		C.int(max(o.ParamBytes, 0)), C.int(boolInt(o.ParamBytes != 0)))
 	for _, symbol := range o.Without {
 		withString(symbol, func(s *C.char) { C.fake_without(s) })
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 
 	"github.com/tokenrouter/tokenrouter/cuda/cublaslt"
 	"github.com/tokenrouter/tokenrouter/cuda/driver"
@@ -37,6 +38,8 @@ type Device struct {
 	blas    *cublaslt.Handle // nil without the library
 	name    string
 	owned   bool
+	// taking is held while memory is taken or given back, and by a model that measures how much that is.
+	taking sync.Mutex
 }
 
 // OpenDevice opens a GPU. Errors are those of packages driver and nvrtc: driver.ErrNoDriver, driver.ErrNoDevice,
@@ -156,6 +159,19 @@ func (d *Device) HasCuBLASLt() bool { return d.blas != nil }
 func (d *Device) Memory() (free, total int64, err error) {
 	f, t, err := d.ctx.Memory()
 	return int64(f), int64(t), err
+}
+
+// alloc takes memory for a model, and free gives it back, unless another model measures what it takes.
+func (d *Device) alloc(bytes uint64) (driver.Ptr, error) {
+	d.taking.Lock()
+	defer d.taking.Unlock()
+	return d.ctx.Alloc(bytes)
+}
+
+func (d *Device) free(p driver.Ptr) error {
+	d.taking.Lock()
+	defer d.taking.Unlock()
+	return d.ctx.Free(p)
 }
 
 // Close releases the device. Executors must have been shut down. A device of OpenDevice whose context is lost is reset, so

@@ -59,12 +59,14 @@ type Executor struct {
 	stream *driver.Stream
 	arena  driver.Ptr // weights and buffers
 	kv     driver.Ptr // [L][N, 2, Hk, P, D] bf16
-	w      *weights
-	b      *buffers
-	desc   *descriptor
-	res    *results
-	attn   kernels.AttnPlan
-	graphs graphs
+	// fixedPool says that the pool was asked for by number and may not shrink.
+	fixedPool bool
+	w         *weights
+	b         *buffers
+	desc      *descriptor
+	res       *results
+	attn      kernels.AttnPlan
+	graphs    graphs
 
 	slots  []slot
 	free   []step.Slot // a stack; the lowest slot is on top at first
@@ -136,7 +138,7 @@ func New(ctx context.Context, cfg Config, d *Device, src Source) (_ *Executor, e
 	if err = e.loadWeights(ctx, src); err != nil {
 		return nil, err
 	}
-	if err = e.capture(ctx); err != nil {
+	if err = e.settleGraphs(ctx); err != nil {
 		return nil, err
 	}
 	e.start()
@@ -160,7 +162,7 @@ func (e *Executor) takeMemory() error {
 	}
 	ctx := e.device.ctx
 	size := uint64(plan.Weights+plan.buffers) + 2*tensor.DefaultAlign
-	if e.arena, err = ctx.Alloc(size); err != nil {
+	if e.arena, err = e.device.alloc(size); err != nil {
 		return fmt.Errorf("%w: weights and activations of %s: %w", ErrMemory, gib(int64(size)), err)
 	}
 	base := roundUp(int(e.arena), tensor.DefaultAlign)
@@ -175,11 +177,12 @@ func (e *Executor) takeMemory() error {
 		return err
 	}
 	asked := max(plan.Pages, e.cfg.Pages)
+	e.fixedPool = e.cfg.Pages != 0 && !e.cfg.Shrink
 	for {
-		if e.kv, err = ctx.Alloc(uint64(plan.KV())); err == nil {
+		if e.kv, err = e.device.alloc(uint64(plan.KV())); err == nil {
 			break
 		}
-		if !driver.IsOutOfMemory(err) || e.cfg.Pages != 0 && !e.cfg.Shrink || plan.Pages < 2 {
+		if !driver.IsOutOfMemory(err) || e.fixedPool || plan.Pages < 2 {
 			return fmt.Errorf("%w: %d pages, %s: %w", ErrMemory, plan.Pages, gib(plan.KV()), err)
 		}
 		plan.Pages -= max(plan.Pages/10, 1)
@@ -238,10 +241,8 @@ func (e *Executor) loadWeights(ctx context.Context, src Source) error {
 			return err
 		}
 	}
-	if e.cfg.Poison {
-		if err := e.stream.Set8(e.kv, 0xff, uint64(e.plan.KV())); err != nil {
-			return err
-		}
+	if err := e.poisonPool(); err != nil {
+		return err
 	}
 	if err := writeFloats(dev, e.w.rope, kernels.RopeTable(e.cfg.MaxContext, e.model.InvFreq())); err != nil {
 		return err
@@ -263,6 +264,14 @@ func (e *Executor) loadWeights(ctx context.Context, src Source) error {
 		return err
 	}
 	return e.stream.Synchronize()
+}
+
+// poisonPool fills the pool with NaN, if that is asked for.
+func (e *Executor) poisonPool() error {
+	if !e.cfg.Poison {
+		return nil
+	}
+	return e.stream.Set8(e.kv, 0xff, uint64(e.plan.KV()))
 }
 
 // start fills the host's side and starts the sleeper.
@@ -306,7 +315,7 @@ func (e *Executor) release() error {
 	var errs []error
 	free := func(p *driver.Ptr) {
 		if *p != 0 {
-			errs = append(errs, e.device.ctx.Free(*p))
+			errs = append(errs, e.device.free(*p))
 			*p = 0
 		}
 	}

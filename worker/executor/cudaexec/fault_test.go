@@ -53,7 +53,8 @@ func TestNewReleasesEverything(t *testing.T) {
 	}{
 		{"cuModuleLoadData", 15}, {"cuModuleGetFunction", 15}, {"cuStreamCreateWithPriority", 1}, {"cuEventCreate", 1}, {"cuMemAlloc_v2", 2},
 		{"cuMemHostAlloc", 2}, {"cuMemsetD8Async", 4}, {"cuMemcpyHtoD_v2", 2}, {"cuLaunchKernelEx", 20}, {"cuMemGetInfo_v2", 3},
-		{"cuStreamBeginCapture_v2", 16}, {"cuStreamEndCapture", 16}, {"cuGraphInstantiateWithFlags", 16},
+		{"cuStreamBeginCapture_v2", 16}, {"cuStreamEndCapture", 16}, {"cuGraphInstantiateWithFlags", 16}, {"cuGraphUpload", 16},
+		{"cuGraphGetNodes", 16},
 	} {
 		for nth := 1; nth <= c.calls; nth += 3 {
 			t.Run(fmt.Sprintf("%s %d", c.function, nth), func(t *testing.T) {

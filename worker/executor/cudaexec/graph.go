@@ -15,7 +15,8 @@ import (
 type graphs struct {
 	bodies [len(bodySizes)]*driver.GraphExec // nil beyond MaxTokens, or all
 	heads  [2][len(headSizes)]*driver.GraphExec
-	// bytes is the device memory that they took.
+	// nodes counts their kernels, bytes is the device memory that they took.
+	nodes int
 	bytes int64
 }
 
@@ -66,29 +67,13 @@ func (g *graphs) close() error {
 	return errors.Join(errs...)
 }
 
-// graphNodes bounds the nodes of all graphs of a model: prep, embed, and up to ten kernels a layer; cuBLASLt may split a
-// product in two.
-func graphNodes(layers int) int64 {
-	return int64(len(bodySizes)*(2+14*layers) + 2*len(headSizes)*16)
-}
-
-// graphNodeBytes is the device memory that a node is planned with.
-const graphNodeBytes = 2048
-
 // attentionBlocks is the number of blocks for each key head that the graph of so many tokens has for attention.
 func (e *Executor) attentionBlocks(tokens int) int {
 	return min(max(32, 8*tokens), 512, e.desc.layout.maxItems)
 }
 
-// capture records all graphs, largest first, so that memory that one leaves serves the next.
+// capture records all graphs and moves them to the device, largest first, so that memory that one leaves serves the next.
 func (e *Executor) capture(ctx context.Context) error {
-	if e.cfg.Eager || e.cfg.BlockEachOp {
-		return nil
-	}
-	before, _, err := e.device.Memory()
-	if err != nil {
-		return err
-	}
 	for i := len(bodySizes) - 1; i >= 0; i-- {
 		size := bodySizes[i]
 		if i > 0 && bodySizes[i-1] >= e.cfg.MaxTokens {
@@ -97,6 +82,7 @@ func (e *Executor) capture(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		var err error
 		if e.graphs.bodies[i], err = e.record(func(q *queue) {
 			q.tokens, q.items = size, e.attentionBlocks(size)
 			q.body()
@@ -110,25 +96,24 @@ func (e *Executor) capture(ctx context.Context) error {
 			continue
 		}
 		for kind := range e.graphs.heads {
+			var err error
 			if e.graphs.heads[kind][i], err = e.record(func(q *queue) { q.headBlock(0, size, kind == 1, true) }); err != nil {
 				return fmt.Errorf("graph of %d sampled positions: %w", size, err)
 			}
 		}
 	}
-	after, _, err := e.device.Memory()
-	e.graphs.bytes = max(before-after, 0)
-	return err
+	return e.stream.Synchronize()
 }
 
 // record captures what f enqueues. Products run once before, on a step of no tokens, because libraries load their kernels
 // at the first call.
-func (e *Executor) record(f func(*queue)) (*driver.GraphExec, error) {
+func (e *Executor) record(f func(*queue)) (_ *driver.GraphExec, err error) {
 	warm := queue{e: e, only: partProducts | partHeadProduct}
 	f(&warm)
 	if warm.err != nil {
 		return nil, warm.err
 	}
-	return e.stream.Capture(driver.CaptureRelaxed, func() error {
+	graph, err := e.stream.Record(driver.CaptureRelaxed, func() error {
 		q := queue{e: e}
 		f(&q)
 		if q.err != nil {
@@ -136,4 +121,21 @@ func (e *Executor) record(f func(*queue)) (*driver.GraphExec, error) {
 		}
 		return nil
 	})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = joinClose(err, graph.Close) }()
+	nodes, err := graph.Nodes()
+	if err != nil {
+		return nil, err
+	}
+	x, err := graph.Instantiate()
+	if err != nil {
+		return nil, err
+	}
+	if err = x.Upload(e.stream); err != nil { // else the first launch does it, and takes memory then
+		return nil, joinClose(err, x.Close)
+	}
+	e.graphs.nodes += nodes
+	return x, nil
 }

@@ -20,8 +20,9 @@ type Plan struct {
 	Budget, Free int64
 	// Weights include the rotary table and a router head; Activations the workspace and captured graphs.
 	Weights, Activations int64
-	// buffers is the part of Activations that steps work in.
-	buffers int64
+	// buffers is the part of Activations that steps work in, graphs that of captured graphs: what is reserved for them, and of
+	// an executor's plan what they take.
+	buffers, graphs int64
 	// Pages of PageBytes each make the KV pool; TokenBytes is one token's part.
 	Pages, PageSize       int
 	PageBytes, TokenBytes int64
@@ -75,10 +76,8 @@ func makePlan(cfg *Config, m *model.Config, budget int64) (Plan, error) {
 		TokenBytes: int64(m.Layers) * 2 * int64(m.KVHeads) * int64(m.HeadDim) * 2,
 	}
 	p.PageBytes = p.TokenBytes * int64(cfg.PageSize)
-	p.Activations = p.buffers
-	if !cfg.Eager {
-		p.Activations += graphNodes(m.Layers) * graphNodeBytes
-	}
+	p.graphs = graphReserve(cfg, m.Layers)
+	p.Activations = p.buffers + p.graphs
 	left := budget - p.Weights - p.Activations
 	p.Pages = cfg.Pages
 	if p.Pages == 0 {

@@ -128,7 +128,7 @@ func (s checkpoint) load(ctx context.Context, l *loader, w *weights) error {
 
 // upload copies pieces until none is left.
 func (l *loader) upload(ctx context.Context, pieces []piece, next *atomic.Int64) (err error) {
-	u, err := newUploader(l.device.ctx)
+	u, err := newUploader(l.device)
 	if err != nil {
 		return fmt.Errorf("load weights: %w", err)
 	}
@@ -155,29 +155,29 @@ func (l *loader) upload(ctx context.Context, pieces []piece, next *atomic.Int64)
 
 // uploader is one worker's means.
 type uploader struct {
-	ctx    *driver.Context
+	device *Device
 	pinned *driver.HostMem
 	stream *driver.Stream
 	// wide is device memory for elements to convert, 0 until some are met.
 	wide driver.Ptr
 }
 
-func newUploader(ctx *driver.Context) (*uploader, error) {
-	pinned, err := ctx.HostAlloc(uploadChunk, false)
+func newUploader(d *Device) (*uploader, error) {
+	pinned, err := d.ctx.HostAlloc(uploadChunk, false)
 	if err != nil {
 		return nil, err
 	}
-	stream, err := ctx.NewStream(0)
+	stream, err := d.ctx.NewStream(0)
 	if err != nil {
 		return nil, joinClose(err, pinned.Close)
 	}
-	return &uploader{ctx: ctx, pinned: pinned, stream: stream}, nil
+	return &uploader{device: d, pinned: pinned, stream: stream}, nil
 }
 
 func (u *uploader) close() error {
 	closers := []func() error{u.stream.Synchronize, u.stream.Close, u.pinned.Close}
 	if u.wide != 0 {
-		closers = append(closers, func() error { return u.ctx.Free(u.wide) })
+		closers = append(closers, func() error { return u.device.free(u.wide) })
 	}
 	return joinClose(nil, closers...)
 }
@@ -189,7 +189,7 @@ func (u *uploader) send(set *kernels.Set, p *piece) error {
 	if p.dtype != model.BF16 {
 		if u.wide == 0 {
 			var err error
-			if u.wide, err = u.ctx.Alloc(uploadChunk); err != nil {
+			if u.wide, err = u.device.alloc(uploadChunk); err != nil {
 				return err
 			}
 		}
