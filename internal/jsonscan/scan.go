@@ -30,6 +30,9 @@ func New(text []byte) (*Scanner, error) {
 	return s, nil
 }
 
+// Next is the first byte of the value that is next, which tells its kind.
+func (s *Scanner) Next() byte { return s.text[s.at] }
+
 // Object reads an object and calls field at each key with its value next; field must
 // read the value. limit is the longest key in bytes. key is valid until field returns.
 func (s *Scanner) Object(limit int, field func(key []byte) error) error {
@@ -132,7 +135,7 @@ func (s *Scanner) Uint() (uint64, error) {
 // Raw reads any value and returns its text, which aliases the scanner's.
 func (s *Scanner) Raw() []byte {
 	start, depth := s.at, 0
-	for {
+	for { // until the brackets are closed, or one value without brackets is over
 		switch s.text[s.at] {
 		case '{', '[':
 			depth++

@@ -1,24 +1,19 @@
 package tokenizer
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"unicode/utf8"
 )
 
-// tokenizerFile is tokenizer.json. Truncation and padding are for batch
-// callers of the reference; they are read and not used.
+// tokenizerFile is what counts of tokenizer.json.
 type tokenizerFile struct {
-	Version       string          `json:"version"`
-	Truncation    json.RawMessage `json:"truncation"`
-	Padding       json.RawMessage `json:"padding"`
-	AddedTokens   []addedEntry    `json:"added_tokens"`
-	Normalizer    *stage          `json:"normalizer"`
-	PreTokenizer  *stage          `json:"pre_tokenizer"`
-	PostProcessor *stage          `json:"post_processor"`
-	Decoder       *stage          `json:"decoder"`
-	Model         modelSection    `json:"model"`
+	AddedTokens   []addedEntry
+	Normalizer    *stage
+	PreTokenizer  *stage
+	PostProcessor *stage
+	Decoder       *stage
+	Model         modelSection
 }
 
 type addedEntry struct {
@@ -32,16 +27,16 @@ type addedEntry struct {
 }
 
 type modelSection struct {
-	Type                    string           `json:"type"`
-	Dropout                 *float64         `json:"dropout"`
-	UnkToken                *string          `json:"unk_token"`
-	ContinuingSubwordPrefix *string          `json:"continuing_subword_prefix"`
-	EndOfWordSuffix         *string          `json:"end_of_word_suffix"`
-	FuseUnk                 bool             `json:"fuse_unk"`
-	ByteFallback            bool             `json:"byte_fallback"`
-	IgnoreMerges            bool             `json:"ignore_merges"`
-	Vocab                   map[string]int32 `json:"vocab"`
-	Merges                  []mergeRule      `json:"merges"`
+	Type                    string
+	Dropout                 *float64
+	UnkToken                *string
+	ContinuingSubwordPrefix *string
+	EndOfWordSuffix         *string
+	FuseUnk                 bool
+	ByteFallback            bool
+	IgnoreMerges            bool
+	Vocab                   map[string]int32
+	Merges                  []mergeRule
 }
 
 // stage is any normalizer, pre-tokenizer, post-processor or decoder: the union
@@ -90,30 +85,6 @@ type templateIDs struct {
 
 // mergeRule is one merge, written as ["a","b"] or as "a b".
 type mergeRule struct{ left, right string }
-
-func (r *mergeRule) UnmarshalJSON(text []byte) error {
-	if len(text) > 0 && text[0] == '[' {
-		var pair []string
-		if err := json.Unmarshal(text, &pair); err != nil {
-			return err
-		}
-		if len(pair) != 2 {
-			return fmt.Errorf("merge of %d tokens", len(pair))
-		}
-		r.left, r.right = pair[0], pair[1]
-		return nil
-	}
-	var s string
-	if err := json.Unmarshal(text, &s); err != nil {
-		return err
-	}
-	left, right, ok := strings.Cut(s, " ")
-	if !ok || strings.Contains(right, " ") {
-		return fmt.Errorf("merge %q is not two tokens", s)
-	}
-	r.left, r.right = left, right
-	return nil
-}
 
 // plan is what the stages of a file ask for.
 type plan struct {

@@ -81,6 +81,7 @@ func BenchmarkEncode(b *testing.B) {
 func benchEncode(b *testing.B, tok *Tokenizer) {
 	for _, c := range []struct{ name, text string }{
 		{"prompts", questions(b)},
+		{"documents", documents(b)},
 		{"mixed", strings.Repeat("Isn't it 2904?\n\nfunc main() {\n\tfmt.Println(\"hello\")\n}\n中文 и русский текст.\n", 400)},
 		{"one-word", strings.Repeat("questiontogetherantidisestablishment", 7000)},
 		{"marks", "a" + strings.Repeat("\u0301\u0323\u0327", 40000)},
@@ -94,6 +95,25 @@ func benchEncode(b *testing.B, tok *Tokenizer) {
 			}
 		})
 	}
+}
+
+// documents are those of this repository, prose, tables and code, as one text.
+func documents(tb testing.TB) string {
+	var b strings.Builder
+	for _, pattern := range []string{"../../docs/*.md", "../../*/*.go"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			tb.Fatal(err, len(files))
+		}
+		for _, name := range files {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				tb.Fatal(err)
+			}
+			b.Write(text)
+		}
+	}
+	return b.String()
 }
 
 // questions are the prompts of the trio's evaluation set, as one text.

@@ -12,6 +12,7 @@ import (
 	"io"
 	"io/fs"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"unicode/utf8"
@@ -119,32 +120,31 @@ func (t *Tokenizer) configure(text []byte) error {
 
 // Parse makes a tokenizer from the text of a tokenizer.json.
 func Parse(text []byte) (*Tokenizer, error) {
-	var file tokenizerFile
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&file); err != nil {
+	file, err := readFile(text)
+	if err != nil {
 		return nil, fmt.Errorf("parse %s: %w", FileName, err)
 	}
-	if _, err := d.Token(); err != io.EOF {
-		return nil, corrupt("text after the end of the object")
-	}
-	return build(&file)
+	return build(file)
 }
 
+// readBounded reads a file into memory of its size, if the file tells that.
 func readBounded(fsys fs.FS, name string, limit int64) ([]byte, error) {
 	f, err := fsys.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
+	var text bytes.Buffer
+	if st, err := f.Stat(); err == nil && st.Size() <= limit {
+		text.Grow(int(st.Size()) + bytes.MinRead) // ReadFrom wants room behind the end
+	}
+	if _, err := text.ReadFrom(io.LimitReader(f, limit+1)); err != nil {
 		return nil, err
 	}
-	if int64(len(text)) > limit {
+	if int64(text.Len()) > limit {
 		return nil, fmt.Errorf("larger than %d bytes", limit)
 	}
-	return text, nil
+	return text.Bytes(), nil
 }
 
 // build checks everything and fills the tables.
@@ -372,7 +372,7 @@ func (t *Tokenizer) digest(p *plan, rules []mergeRule) string {
 	hashText(h, fmt.Sprintf("%s ignore_merges=%t", p.describe(), t.ignoreMerges))
 	for id, s := range t.tokens {
 		if s != "" {
-			hashText(h, fmt.Sprint(id))
+			hashText(h, strconv.Itoa(id))
 			hashText(h, s)
 		}
 	}

@@ -14,6 +14,8 @@ import (
 	"github.com/sourcegraph/conc/pool"
 	"golang.org/x/text/unicode/norm"
 	"pgregory.net/rapid"
+
+	"github.com/tokenrouter/tokenrouter/internal/jsonscan"
 )
 
 // soup draws texts that are rich in what the splitter and the merges treat specially.
@@ -259,12 +261,12 @@ func TestLoadRefuses(t *testing.T) {
 		{"decoder", `"decoder": {`, `"decoder": null, "padding": {`, "decoder"},
 		{"missing byte", `"!": 0`, `"!!!!": 0`, "0x21"},
 		{"id twice", `"!": 0`, `"!": 1`, "two tokens"},
-		{"negative id", `"!": 0`, `"!": -1`, "out of range"},
+		{"negative id", `"!": 0`, `"!": -1`, "non-negative integer"},
 		{"huge id", `"!": 0`, `"!": 2000000000`, "out of range"},
 		{"added twice", `"content": "<think>"`, `"content": "</think>"`, "twice"},
 		{"taken id", `"id": 747`, `"id": 5`, "taken"},
 		{"empty added", `"content": "<think>"`, `"content": ""`, "bad text"},
-		{"tail", "", "{}", "after the end"},
+		{"tail", "", "{}", "parse"},
 		{"not JSON", "{", "[", "parse"},
 	} {
 		text := strings.Replace(whole, c.old, c.new, 1)
@@ -289,10 +291,14 @@ func TestMergeForms(t *testing.T) {
 		bad         bool
 	}{
 		{`["a","b"]`, "a", "b", false}, {`"a b"`, "a", "b", false}, {`["a b","c"]`, "a b", "c", false},
-		{`"a"`, "", "", true}, {`"a b c"`, "", "", true}, {`["a"]`, "", "", true}, {`7`, "", "", true}, {`[1,2]`, "", "", true},
+		{`"a"`, "", "", true}, {`"a b c"`, "", "", true}, {`["a"]`, "", "", true}, {`7`, "", "", true}, {`[1,2]`, "", "", true}, {`["a","b","c"]`, "", "", true}, {`[]`, "", "", true},
 	} {
-		var r mergeRule
-		if err := json.Unmarshal([]byte(c.text), &r); (err != nil) != c.bad || r.left != c.left || r.right != c.right {
+		scan, err := jsonscan.New([]byte(c.text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := readMerge(scan)
+		if (err != nil) != c.bad || err == nil && (r.left != c.left || r.right != c.right) {
 			t.Errorf("%s: got %+v, %v", c.text, r, err)
 		}
 	}
