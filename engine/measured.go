@@ -73,7 +73,11 @@ func (g *Group) Input(n int, least uint64) (*threshold.Input, bool) {
 		if alone == nil {
 			return nil, false
 		}
-		in.T = append(in.T, alone.times(n))
+		times := alone.times(n)
+		for k := range times {
+			times[k] += prefillShare(m)
+		}
+		in.T = append(in.T, times)
 	}
 	for _, s := range slowed {
 		if s > 1.03 || s < 0.97 {
@@ -85,6 +89,19 @@ func (g *Group) Input(n int, least uint64) (*threshold.Input, bool) {
 		flatten(in.T)
 	}
 	return in, true
+}
+
+// prefillShare is how much longer first passes of prompts make a mean step, in
+// milliseconds. The solver knows requests that never end, so their steps carry it.
+func prefillShare(m *subservice.Estimate) float64 {
+	var steps uint64
+	for _, e := range m.All {
+		steps += e.N
+	}
+	if steps == 0 {
+		return 0
+	}
+	return m.Prefill.Total.Seconds() * 1000 / float64(steps)
 }
 
 // shares makes a row add up to exactly 1.
@@ -127,75 +144,11 @@ func speeds(slowed []float64) [][]float64 {
 	return out
 }
 
-// undisturbed are the times that steps would take alone: what was measured, less
-// what company has added to it.
-func undisturbed(list []subservice.StepEstimate, slowdown float64) []subservice.StepEstimate {
-	out := slices.Clone(list)
-	for i, e := range out {
-		out[i].Mean = time.Duration(float64(e.Mean) / (1 + (slowdown-1)*e.Company))
-	}
-	return out
-}
-
-// stepFit is the time of a step by batch size: measured where there is enough, that
-// of the smallest known batch below it, else on the line through what was measured.
-// Times are in milliseconds.
-type stepFit struct {
-	known       map[int]float64
-	least       int // the smallest batch that is known
-	at0, growth float64
-}
-
-// fit is nil if nothing is known.
-func fit(list []subservice.StepEstimate) *stepFit {
-	f := &stepFit{known: map[int]float64{}}
-	var w, x, y, xx, xy float64
-	for i, e := range list {
-		if e.N < leastSteps || e.Mean <= 0 {
-			continue
-		}
-		b, t, weight := float64(i+1), float64(e.Mean)/float64(time.Millisecond), float64(min(e.N, 64))
-		f.known[i+1] = t
-		w, x, y, xx, xy = w+weight, x+weight*b, y+weight*t, xx+weight*b*b, xy+weight*b*t
-	}
-	if w == 0 {
-		return nil
-	}
-	for f.least = 1; f.known[f.least] == 0; f.least++ {
-	}
-	if spread := w*xx - x*x; spread > 1e-9 {
-		f.growth = max(0, (w*xy-x*y)/spread)
-	}
-	f.at0 = (y - f.growth*x) / w
-	return f
-}
-
-// times are those of batches of 1 to n. They do not fall: a larger batch that
-// seems faster was measured in better company.
-func (f *stepFit) times(n int) []float64 {
-	out := make([]float64, n)
-	for b := 1; b <= n; b++ {
-		t, ok := f.known[b]
-		switch {
-		case b < f.least:
-			t = f.known[f.least]
-		case !ok:
-			t = f.at0 + f.growth*float64(b)
-		}
-		t = max(t, 1e-3)
-		if b > 1 {
-			t = max(t, out[b-2])
-		}
-		out[b-1] = t
-	}
-	return out
-}
-
 const (
 	// exactRequests is the largest number of requests at which a prediction is exact
 	// when step times depend on batch or company: the states multiply. Above it, and
 	// where the exact solution does not converge, the model is simulated.
-	exactRequests  = 8
+	exactRequests  = 16
 	simulatedSteps = 400_000
 )
 
@@ -291,6 +244,7 @@ func (g *Group) Lifetime() *Group {
 	for i := range out.Models {
 		m := &out.Models[i]
 		m.All, m.Alone, m.Busy, m.Bare = lifetime(m.All), lifetime(m.Alone), lifetime(m.Busy), lifetime(m.Bare)
+		m.Prefill, m.Hop = lifetimeOf(m.Prefill), lifetimeOf(m.Hop)
 	}
 	return out
 }
@@ -298,11 +252,16 @@ func (g *Group) Lifetime() *Group {
 func lifetime(list []subservice.StepEstimate) []subservice.StepEstimate {
 	out := slices.Clone(list)
 	for i, e := range out {
-		if e.N > 0 {
-			out[i].Mean, out[i].Company = e.Total/time.Duration(e.N), e.CompanyTotal/float64(e.N)
-		}
+		out[i] = lifetimeOf(e)
 	}
 	return out
+}
+
+func lifetimeOf(e subservice.StepEstimate) subservice.StepEstimate {
+	if e.N > 0 {
+		e.Mean, e.Company = e.Total/time.Duration(e.N), e.CompanyTotal/float64(e.N)
+	}
+	return e
 }
 
 // Merge adds what another run of the same deployment has measured. Both may be nil.
@@ -335,6 +294,8 @@ func mergeEstimates(a, b *subservice.Estimate) subservice.Estimate {
 		}
 	}
 	out.All, out.Bare = mergeSteps(a.All, b.All), mergeSteps(a.Bare, b.Bare)
+	out.Prefill, out.Hop = mergeStep(a.Prefill, b.Prefill), mergeStep(a.Hop, b.Hop)
+	out.Spread = wa*a.Spread + wb*b.Spread
 	out.Alone, out.Busy = mergeSteps(a.Alone, b.Alone), mergeSteps(a.Busy, b.Busy)
 	out.Slowdown = wa*a.Slowdown + wb*b.Slowdown
 	return out
@@ -350,14 +311,49 @@ func mergeSteps(a, b []subservice.StepEstimate) []subservice.StepEstimate {
 		if i < len(b) {
 			y = b[i]
 		}
-		out[i].N, out[i].Total, out[i].CompanyTotal = x.N+y.N, x.Total+y.Total, x.CompanyTotal+y.CompanyTotal
-		if out[i].N > 0 {
-			n := float64(out[i].N)
-			out[i].Mean = time.Duration((float64(x.N)*float64(x.Mean) + float64(y.N)*float64(y.Mean)) / n)
-			out[i].Company = (float64(x.N)*x.Company + float64(y.N)*y.Company) / n
-		}
+		out[i] = mergeStep(x, y)
 	}
 	return out
+}
+
+func mergeStep(x, y subservice.StepEstimate) subservice.StepEstimate {
+	out := subservice.StepEstimate{N: x.N + y.N, Total: x.Total + y.Total, CompanyTotal: x.CompanyTotal + y.CompanyTotal}
+	if out.N > 0 {
+		n := float64(out.N)
+		out.Mean = time.Duration((float64(x.N)*float64(x.Mean) + float64(y.N)*float64(y.Mean)) / n)
+		out.Company = (float64(x.N)*x.Company + float64(y.N)*y.Company) / n
+	}
+	return out
+}
+
+// Since is what the same engine has measured after an earlier look at it, with means
+// over all of that. Routing, slowdown and spread are those of the last steps all the same.
+func (g *Group) Since(before *Group) *Group {
+	if before == nil || len(before.Models) != len(g.Models) {
+		return g.Lifetime()
+	}
+	out := &Group{Deployment: g.Deployment, Models: slices.Clone(g.Models)}
+	for i := range out.Models {
+		m, old := &out.Models[i], &before.Models[i]
+		m.Routed -= min(m.Routed, old.Routed)
+		m.All, m.Bare = stepsSince(m.All, old.All), stepsSince(m.Bare, old.Bare)
+		m.Alone, m.Busy = stepsSince(m.Alone, old.Alone), stepsSince(m.Busy, old.Busy)
+		m.Prefill, m.Hop = stepSince(m.Prefill, old.Prefill), stepSince(m.Hop, old.Hop)
+	}
+	return out.Lifetime()
+}
+
+func stepsSince(now, old []subservice.StepEstimate) []subservice.StepEstimate {
+	out := slices.Clone(now)
+	for i := range min(len(out), len(old)) {
+		out[i] = stepSince(out[i], old[i])
+	}
+	return out
+}
+
+func stepSince(now, old subservice.StepEstimate) subservice.StepEstimate {
+	now.N, now.Total, now.CompanyTotal = now.N-old.N, now.Total-old.Total, now.CompanyTotal-old.CompanyTotal
+	return now
 }
 
 // Work is what an engine's models have done since they were started.

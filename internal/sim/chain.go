@@ -7,7 +7,7 @@ import (
 )
 
 // chain is the policy of the throughput model: after a step on i a request goes
-// to j with probability P[i][j], and its token is kept if Commit[i][j] says so.
+// to j with probability P[i][j], and its token is kept with probability Commit[i][j].
 // A draw depends on the request's seed and on the number of its steps on i alone,
 // so that schedules and thresholds change nothing about it.
 type chain struct {
@@ -39,9 +39,12 @@ func (c *Config) checkChain(bad func(string, ...any) error) error {
 				return bad("routing from model %d to %d: probability %g", i, j, p)
 			}
 			sum += p
-			kept := c.keeps(i, j)
-			keeps = keeps || p > 0 && kept
-			if i == j && p > 0 && !kept {
+			kept := 1.0
+			if c.Commit != nil {
+				kept = c.Commit[i][j]
+			}
+			keeps = keeps || p > 0 && kept > 0
+			if i == j && p > 0 && kept < 1 {
 				return bad("model %d stays and drops its token", i)
 			}
 		}
@@ -55,8 +58,6 @@ func (c *Config) checkChain(bad func(string, ...any) error) error {
 	return nil
 }
 
-func (c *Config) keeps(i, j int) bool { return c.Commit == nil || c.Commit[i][j] > 0 }
-
 // Spec implements policies.Policy.
 func (p *chain) Spec() policies.Spec { return policies.Spec{} }
 
@@ -65,7 +66,8 @@ func (p *chain) Route(b *policies.Batch, _ *policies.Result, out []policies.Deci
 	for i, q := range b.Reqs {
 		n := p.visits[q.ID]
 		p.visits[q.ID] = n + 1
-		u := unit(mix(q.Sampling.Seed ^ mix(n<<8|uint64(p.self)+1)))
+		draw := mix(q.Sampling.Seed ^ mix(n<<8|uint64(p.self)+1))
+		u := unit(draw)
 		to := 0
 		for j, share := range p.p[p.self] {
 			if share == 0 {
@@ -76,7 +78,7 @@ func (p *chain) Route(b *policies.Batch, _ *policies.Result, out []policies.Deci
 				break
 			}
 		}
-		keep := p.commit == nil || p.commit[p.self][to] > 0
+		keep := p.commit == nil || p.commit[p.self][to] >= 1 || unit(mix(draw+1)) < p.commit[p.self][to]
 		out[i] = policies.Decision{To: policies.ModelID(to), Keep: keep}
 	}
 }

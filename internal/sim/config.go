@@ -29,6 +29,9 @@ type Model struct {
 	// Slowed is by how much a step slows down while another model's runs: its speed
 	// is then 1/Slowed. 0 means 1.
 	Slowed float64
+	// Prefill is how much longer a step takes for every prompt whose first pass is in it.
+	// The sequence does not count in the batch then.
+	Prefill time.Duration
 	// Jitter varies every step, uniformly by up to this share of its time.
 	Jitter float64
 	// Threshold, LongestWait and MaxRows are as in scheduler.Config; 0 means 1,
@@ -38,8 +41,18 @@ type Model struct {
 	MaxRows     int
 }
 
-// time is the time of a step of n sequences that runs alone.
-func (m *Model) time(n int) time.Duration { return m.Step[min(n, len(m.Step))-1] }
+// time is the time of a step that runs alone, of so many first passes of prompts and
+// other sequences.
+func (m *Model) time(prompts, others int) time.Duration {
+	if m.Prefill == 0 {
+		prompts, others = 0, prompts+others
+	}
+	took := m.Prefill * time.Duration(prompts)
+	if others > 0 {
+		took += m.Step[min(others, len(m.Step))-1]
+	}
+	return took
+}
 
 // Request is one request of a run.
 type Request struct {
@@ -60,7 +73,7 @@ type Config struct {
 	Policy   string
 	Settings policies.Settings
 	// P and Commit, if set, replace the policy: after a step on i a request goes to j
-	// with probability P[i][j], and its token is kept unless Commit[i][j] is 0.
+	// with probability P[i][j], and its token is kept with probability Commit[i][j].
 	P, Commit [][]float64
 	Schedule  schedule.Rule
 	// Requests arrive at their time, or with Concurrency, that many at a time: the
@@ -98,7 +111,7 @@ func (c *Config) validate() error {
 				return bad("model %d: a step of %d takes %s", i, b+1, d)
 			}
 		}
-		if m.Threshold < 0 || m.LongestWait < 0 || m.MaxRows < 0 || m.Slowed < 0 || !(m.Jitter >= 0 && m.Jitter < 1) {
+		if m.Threshold < 0 || m.LongestWait < 0 || m.MaxRows < 0 || m.Slowed < 0 || m.Prefill < 0 || !(m.Jitter >= 0 && m.Jitter < 1) {
 			return bad("model %d: a negative value, or a jitter of 1 or more", i)
 		}
 	}

@@ -49,7 +49,13 @@ func (h *host) begin() error {
 		return nil
 	}
 	m := &h.s.cfg.Models[h.model]
-	took := float64(m.time(len(plan.IDs)))
+	prompts := 0
+	for _, k := range plan.Kinds {
+		if k == scheduler.Prefill {
+			prompts++
+		}
+	}
+	took := float64(m.time(prompts, len(plan.IDs)-prompts))
 	if m.Jitter > 0 {
 		took *= 1 + m.Jitter*(2*h.s.rng.Float64()-1)
 	}

@@ -105,6 +105,10 @@ type Member struct {
 	// busy is the time spent in steps that have ended, others what Coordinator.busy
 	// said of the other members when the step began.
 	busy, others time.Duration
+	// hops counts the hand-offs that found the member waiting; transit is how long
+	// they were on their way together.
+	hops    uint64
+	transit time.Duration
 }
 
 // Join adds a decode loop. model is its place in the order of models, 0 for the
@@ -236,10 +240,10 @@ func (m *Member) Sent(now time.Duration, request uint64, kept bool) {
 	m.c.transit[request] = transit{since: now, from: m.model, kept: kept, round: m.c.round}
 }
 
-// Arrived says that a hand-off has come in, whatever becomes of it. It reports
+// Arrived says that a hand-off has come in by now, whatever becomes of it. It reports
 // the round, and whether the request has made its token in it and is deferred to
 // the next.
-func (m *Member) Arrived(request uint64) (round uint64, deferred bool) {
+func (m *Member) Arrived(now time.Duration, request uint64) (round uint64, deferred bool) {
 	c := m.c
 	if c.rule == Eager {
 		return 1, false
@@ -250,8 +254,21 @@ func (m *Member) Arrived(request uint64) (round uint64, deferred bool) {
 	delete(c.transit, request)
 	if m.state == waiting {
 		m.state = deciding
+		if ok {
+			m.hops++
+			m.transit += max(0, now-t.since)
+		}
 	}
 	return c.round, ok && c.rule == Lockstep && t.kept && t.round == c.round && t.from < m.model
+}
+
+// Transit returns the number of hand-offs that found the member waiting, and the
+// time from Sent to Arrived of all of them: what a hand-off itself takes, as nothing
+// else had to be waited for. Under Eager nothing is counted.
+func (m *Member) Transit() (hops uint64, total time.Duration) {
+	m.c.mu.Lock()
+	defer m.c.mu.Unlock()
+	return m.hops, m.transit
 }
 
 // expire gives up hand-offs that were sent too long ago.

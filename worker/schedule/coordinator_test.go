@@ -66,7 +66,7 @@ func TestStepSyncRound(t *testing.T) {
 	w.all[0].Sent(ms, 7, true)
 	w.all[0].Ended(ms)
 	w.offer(t, 0, ms, Offer{Ready: 2}, false) // request 7 is on its way
-	w.all[1].Arrived(7)
+	w.all[1].Arrived(ms, 7)
 	w.offer(t, 0, ms, Offer{Ready: 2}, false) // and its new owner has not offered it
 	w.offer(t, 1, ms, Offer{Ready: 1}, true)
 	w.offer(t, 0, ms, Offer{Ready: 2}, true)
@@ -105,10 +105,10 @@ func TestLockstepRound(t *testing.T) {
 	w.all[0].Sent(ms, 7, true)
 	w.all[0].Sent(ms, 8, false)
 	w.all[0].Ended(ms)
-	if _, deferred := w.all[1].Arrived(7); !deferred {
+	if _, deferred := w.all[1].Arrived(ms, 7); !deferred {
 		t.Fatal("request 7 has made its token and is not deferred")
 	}
-	if _, deferred := w.all[1].Arrived(8); deferred {
+	if _, deferred := w.all[1].Arrived(ms, 8); deferred {
 		t.Fatal("request 8 has made no token and is deferred")
 	}
 	w.offer(t, 0, ms, Offer{Ready: 1}, false)

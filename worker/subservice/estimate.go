@@ -1,6 +1,8 @@
 package subservice
 
 import (
+	"math"
+	"slices"
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/policies"
@@ -40,6 +42,14 @@ type Estimate struct {
 	// all steps, whatever part of them was in company. It may be below 1: models that
 	// take turns let each other's threads and caches go cold.
 	Slowdown float64
+	// Spread is the standard deviation of a step's time, relative to the mean of its
+	// batch size; a step that took more than twice as long counts as twice.
+	Spread float64
+	// Prefill is what prompts took: N first passes, and how much longer steps with a
+	// part of one were than steps of the other sequences alone.
+	Prefill StepEstimate
+	// Hop is what a hand-off takes, of those that found this replica waiting.
+	Hop StepEstimate
 	// Live is the number of live requests of the routing group, Threshold what
 	// is in use, Step the usual time of a step.
 	Live, Threshold int
@@ -52,6 +62,13 @@ type StepEstimate struct {
 	N                     uint64
 	Mean, Total           time.Duration
 	Company, CompanyTotal float64
+}
+
+// settle lets the mean be that of all.
+func (e *StepEstimate) settle() {
+	if e.N > 0 {
+		e.Mean = e.Total / time.Duration(e.N)
+	}
 }
 
 // routing counts where the sequences of a deployment go.
@@ -104,6 +121,8 @@ func (t *stepTimes) at(batch int) *StepEstimate {
 type company struct {
 	n                    uint64
 	mean, variance, with float64
+	// spread is the variance of the time itself.
+	spread float64
 }
 
 func (c *company) add(e *StepEstimate, took time.Duration, share float64) {
@@ -116,6 +135,7 @@ func (c *company) add(e *StepEstimate, took time.Duration, share float64) {
 	c.mean += a * (share - c.mean)
 	c.variance += a * (dx*dx - c.variance)
 	c.with += a * (dx*max(-1, min(dy, 3)) - c.with)
+	c.spread += a * (min(dy*dy, 1) - c.spread)
 }
 
 // slowdown is how many times as long a step takes in company; 1 where company
@@ -154,18 +174,18 @@ type estimator struct {
 	// was the same from begin to end.
 	all, alone, busy, bare stepTimes
 	company                company
+	prefill                StepEstimate
 	published              time.Duration
 }
 
 // measure takes the time of a step and the share of it in which other models ran.
 // bare is the part of it that the executor took.
 func (e *estimator) measure(plan *scheduler.Plan, took, bare time.Duration, others float64) {
-	for _, k := range plan.Kinds {
-		if k == scheduler.Prefill {
-			return
-		}
-	}
 	n := len(plan.IDs)
+	if slices.Contains(plan.Kinds, scheduler.Prefill) {
+		e.addPrefill(plan, took)
+		return
+	}
 	e.company.add(e.all.at(n), took, others)
 	e.all.add(n, took, others)
 	e.bare.add(n, bare, others)
@@ -176,6 +196,20 @@ func (e *estimator) measure(plan *scheduler.Plan, took, bare time.Duration, othe
 	case others >= 1-same:
 		e.busy.add(n, took, others)
 	}
+}
+
+// addPrefill counts a step with chunks of prompts.
+func (e *estimator) addPrefill(plan *scheduler.Plan, took time.Duration) {
+	others := 0
+	for i, k := range plan.Kinds {
+		switch {
+		case k != scheduler.Prefill:
+			others++
+		case plan.Batch.Rows[i].Sample > 0:
+			e.prefill.N++ // its last chunk
+		}
+	}
+	e.prefill.Total += max(0, took-e.all.of(others))
 }
 
 // Estimate returns what was measured, as of a tenth of a second ago or less. Any
@@ -197,15 +231,20 @@ func (s *Subservice) publishEstimate(now time.Duration) {
 	e := &Estimate{
 		Deployment: d.Name, Models: d.Models, Self: d.Self, Routed: d.routing.n,
 		To: append([]float64(nil), d.routing.to...), Kept: append([]float64(nil), d.routing.kept...),
-		All: append([]StepEstimate(nil), s.measured.all...), Slowdown: s.measured.company.slowdown(),
+		All: append([]StepEstimate(nil), s.measured.all...), Slowdown: s.measured.company.slowdown(), Spread: math.Sqrt(s.measured.company.spread),
 		Alone: append([]StepEstimate(nil), s.measured.alone...), Busy: append([]StepEstimate(nil), s.measured.busy...),
-		Bare: append([]StepEstimate(nil), s.measured.bare...),
+		Bare: append([]StepEstimate(nil), s.measured.bare...), Prefill: s.measured.prefill,
 		Live: s.group.live, Threshold: s.sched.Threshold(), Step: s.sched.StepTime(),
 	}
 	for k := range e.Kept {
 		if e.To[k] > 0 {
 			e.Kept[k] = min(1, e.Kept[k]/e.To[k])
 		}
+	}
+	e.Prefill.settle()
+	if s.member != nil {
+		e.Hop.N, e.Hop.Total = s.member.Transit()
+		e.Hop.settle()
 	}
 	s.estimate.Store(e)
 }

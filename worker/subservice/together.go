@@ -55,7 +55,7 @@ func (s *Subservice) enterRound(round uint64) {
 // arrived tells the coordinator that a hand-off has been applied, or dropped, and
 // defers the sequence if it has made its token of this round elsewhere.
 func (s *Subservice) arrived(request uint64) {
-	round, deferred := s.member.Arrived(request)
+	round, deferred := s.member.Arrived(s.measured.entered, request)
 	s.enterRound(round)
 	if !deferred {
 		return
