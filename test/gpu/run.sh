@@ -116,10 +116,10 @@ serve_faults() {
 
 run_torch() {
   mkdir -p "$work/ref"
-  cd "$root" && check 'torch reference' 120 python3 -B cuda/torchref/reference.py "$work/ref" || return
+  cd "$root" && check 'torch reference' 180 python3 -B cuda/torchref/reference.py "$work/ref" || return
   cd worker/executor/cudaexec &&
-    TRCTL_TORCH_REF=$work/ref check 'torch comparison' 90 "$work/bin/cudaexec.test" -test.run 'TestTransformers$' -test.v
-  grep -oE 'qwen3.*ratio.*' "$work/last" >>"$table"
+    TRCTL_TORCH_REF=$work/ref check 'torch comparison' 120 "$work/bin/cudaexec.test" -test.run 'TestTransformers$' -test.v
+  grep -oE '[a-z0-9.-]+ after .*ratio.*' "$work/last" >>"$table"
   rm -rf "$work/ref"
 }
 

@@ -26,6 +26,24 @@ type torchCase struct {
 	Model  string `json:"model"`
 	Layers int    `json:"layers"`
 	At     []int  `json:"at"`
+	// Context is how many ids stand before those that are compared.
+	Context int `json:"context"`
+	// Config and Vocab are those of a model that the catalogue does not have.
+	Config json.RawMessage `json:"config"`
+	Vocab  int             `json:"vocab"`
+}
+
+// shape is the whole model's.
+func (c *torchCase) shape(t *testing.T) (model.Config, int) {
+	t.Helper()
+	if c.Config == nil {
+		return catalogued(t, c.Model)
+	}
+	m, err := model.ParseConfig(c.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m, c.Vocab
 }
 
 // reference is a file that cuda/torchref/reference.py wrote.
@@ -84,23 +102,24 @@ func TestTransformers(t *testing.T) {
 
 func compareWithTorch(t *testing.T, c torchCase, ref *reference) {
 	d, _ := openTest(t)
-	m, vocab := catalogued(t, c.Model)
+	m, vocab := c.shape(t)
 	idsTensor := ref.shard.Tensors["ids"]
 	ids := make([]int32, idsTensor.Elems())
 	for i := range ids {
 		ids[i] = int32(binary.LittleEndian.Uint32(idsTensor.Bytes[4*i:]))
 	}
+	positions := len(ids) - c.Context
 	for _, n := range c.At {
 		// A dummy model's weights depend on their names alone, so a model that is cut after n layers is the same up to there.
 		cut := m
 		cut.Layers = n
-		e := build(t, d, Config{Vocab: vocab, MaxSlots: 1, MaxContext: 256, MaxTokens: 128, Pages: 4, Partials: 16}, Dummy(c.Model, cut, torchSeed))
-		chunks := []int{len(ids)}
+		e := build(t, d, Config{Vocab: vocab, MaxSlots: 1, MaxContext: roundUp(len(ids), 64), MaxTokens: 512}, Dummy(c.Model, cut, torchSeed))
+		chunks := []int{positions}
 		if n == c.Layers {
-			chunks = []int{len(ids), 7, 1}
+			chunks = []int{positions, 7, 1}
 		}
 		for _, chunk := range chunks {
-			logits, hidden, entropy := allOutputs(t, e, ids, chunk)
+			logits, hidden, entropy := allOutputs(t, e, ids, c.Context, chunk)
 			at := fmt.Sprintf("%s after %d layers in chunks of %d", c.Model, n, chunk)
 			within(t, at+", hidden", distance(hidden, ref.rows(fmt.Sprintf("hidden.%d", n), m.Hidden)),
 				distance(ref.rows(fmt.Sprintf("bf16.hidden.%d", n), m.Hidden), ref.rows(fmt.Sprintf("hidden.%d", n), m.Hidden)))
@@ -110,8 +129,8 @@ func compareWithTorch(t *testing.T, c torchCase, ref *reference) {
 			want := ref.rows("logits", vocab)
 			d := distance(logits, want)
 			within(t, at+", logits", d, distance(ref.rows("bf16.logits", vocab), want))
-			truth := ref.rows("entropy", len(ids))
-			within(t, at+", entropy", deviation(entropy, truth[0]), deviation(ref.rows("bf16.entropy", len(ids))[0], truth[0]))
+			truth := ref.rows("entropy", positions)
+			within(t, at+", entropy", deviation(entropy, truth[0]), deviation(ref.rows("bf16.entropy", positions)[0], truth[0]))
 			sameWords(t, logits, want, roundingMargin(d, want))
 		}
 		if err := e.Shutdown(); err != nil {
@@ -139,15 +158,21 @@ func deviation(a, b []float32) float64 {
 	return math.Sqrt(sum / float64(len(b)))
 }
 
-// allOutputs is allLogits with entropies.
-func allOutputs(t *testing.T, e *Executor, ids []int32, chunk int) (logits, hidden [][]float32, entropy []float32) {
+// allOutputs is allLogits with entropies, for the positions behind a context.
+func allOutputs(t *testing.T, e *Executor, ids []int32, context, chunk int) (logits, hidden [][]float32, entropy []float32) {
 	t.Helper()
 	s := newSequence(t, e, sampling.Params{}, 0)
 	defer e.Close(s.slot)
 	var r step.Result
-	for at := 0; at < len(ids); at += chunk {
-		part := ids[at:min(at+chunk, len(ids))]
-		row := step.Row{Tokens: part, Sample: 1<<len(part) - 1, Want: step.FLogits | step.FHidden | step.FEntropy, Logprobs: -1}
+	for at := 0; at < len(ids); {
+		row := step.Row{Logprobs: -1}
+		if at < context {
+			row.Tokens = ids[at:min(at+e.cfg.MaxTokens, context)]
+		} else {
+			row.Tokens = ids[at:min(at+chunk, len(ids))]
+			row.Sample, row.Want = 1<<len(row.Tokens)-1, step.FLogits|step.FHidden|step.FEntropy
+		}
+		at += len(row.Tokens)
 		for _, o := range s.feed(row, &r) {
 			logits = append(logits, append([]float32(nil), o.Logits...))
 			hidden = append(hidden, append([]float32(nil), o.Hidden...))
