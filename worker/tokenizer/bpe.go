@@ -40,10 +40,17 @@ func (t *Tokenizer) encodeWord(dst []int32, word string) []int32 {
 		}
 	}
 	start := len(dst)
-	if len(word) <= shortWord {
-		dst = t.mergeShort(dst, word)
-	} else {
-		dst = t.mergeLong(dst, word)
+	for from := 0; from < len(word); {
+		to := len(word)
+		if to > shortWord {
+			to = t.cut(word, from)
+		}
+		if to-from <= shortWord {
+			dst = t.mergeShort(dst, word[from:to])
+		} else {
+			dst = t.mergeLong(dst, word[from:to])
+		}
+		from = to
 	}
 	if known {
 		if len(dst) == start+1 && dst[start] == id {
@@ -53,6 +60,19 @@ func (t *Tokenizer) encodeWord(dst []int32, word string) []int32 {
 		}
 	}
 	return dst
+}
+
+// cut returns the end of the part of a word that begins at from: the first place
+// between two bytes that no merge brings together. Parts can be merged apart.
+func (t *Tokenizer) cut(word string, from int) int {
+	if !t.byteLevel {
+		return len(word) // its splitter has done that
+	}
+	i := from + 1
+	for i < len(word) && t.joined[word[i-1]][word[i]>>6]>>(word[i]&63)&1 != 0 {
+		i++
+	}
+	return i
 }
 
 // symbols appends what a word is merged from, at most one id a byte.
@@ -116,19 +136,12 @@ func (t *Tokenizer) mergeShort(dst []int32, word string) []int32 {
 }
 
 // symbol is one element of a word that is being merged, in a linked list.
-// A symbol that was joined to its left neighbour has id -1.
 type symbol struct {
 	id         int32
 	prev, next int32
-}
-
-// candidate is a possible merge at symbol at. It is stale when the two symbols
-// there are no longer the pair (left, right).
-type candidate struct {
-	rank        uint32
-	at          int32
-	left, right int32
-	id          int32
+	// merge is what the symbol and the next one become; of rank noMerge if they do not,
+	// or if the symbol was joined to the one before it.
+	merge
 }
 
 // mergeLong takes n log n steps, so that a very long word cannot stall the
@@ -136,36 +149,44 @@ type candidate struct {
 func (t *Tokenizer) mergeLong(dst []int32, word string) []int32 {
 	first := t.symbols(make([]int32, 0, len(word)), word)
 	syms := make([]symbol, len(first))
-	for i, id := range first {
-		syms[i] = symbol{id: id, prev: int32(i - 1), next: int32(i + 1)}
+	h := make(mergeHeap, 0, len(syms))
+	last := int32(len(syms) - 1)
+	for i := range last {
+		m := t.merges.get(first[i], first[i+1])
+		syms[i] = symbol{id: first[i], prev: i - 1, next: i + 1, merge: m}
+		if m.rank != noMerge {
+			h = append(h, heapKey(m.rank, i))
+		}
 	}
-	syms[len(syms)-1].next = -1
-	h := make(candidateHeap, 0, len(syms))
-	push := func(at int32) {
-		if at < 0 || syms[at].next < 0 {
+	syms[last] = symbol{id: first[last], prev: last - 1, next: -1, merge: merge{rank: noMerge}}
+	h.order()
+	// again finds the merge at a symbol that has a new neighbour on its right.
+	again := func(at int32) {
+		s := &syms[at]
+		if s.next < 0 {
+			s.rank = noMerge
 			return
 		}
-		left, right := syms[at].id, syms[syms[at].next].id
-		if m := t.merges.get(left, right); m.rank != noMerge {
-			h.push(candidate{rank: m.rank, at: at, left: left, right: right, id: m.id})
+		s.merge = t.merges.get(s.id, syms[s.next].id)
+		if s.rank != noMerge {
+			h.push(heapKey(s.rank, at))
 		}
 	}
-	for i := range len(syms) - 1 {
-		push(int32(i))
-	}
 	for len(h) > 0 {
-		c := h.pop()
-		s := &syms[c.at]
-		if s.id != c.left || s.next < 0 || syms[s.next].id != c.right {
+		rank, at := h.pop()
+		s := &syms[at]
+		if s.rank != rank { // another merge came before
 			continue
 		}
 		gone := &syms[s.next]
-		s.id, s.next, gone.id = c.id, gone.next, -1
+		s.id, s.next, gone.rank = s.merge.id, gone.next, noMerge
 		if s.next >= 0 {
-			syms[s.next].prev = c.at
+			syms[s.next].prev = at
 		}
-		push(s.prev)
-		push(c.at)
+		if s.prev >= 0 {
+			again(s.prev)
+		}
+		again(at)
 	}
 	for i := int32(0); i >= 0; i = syms[i].next {
 		dst = append(dst, syms[i].id)
@@ -173,53 +194,65 @@ func (t *Tokenizer) mergeLong(dst []int32, word string) []int32 {
 	return dst
 }
 
-// candidateHeap is a binary heap, lowest (rank, at) first.
-type candidateHeap []candidate
+// mergeHeap is a heap of possible merges with four children a node, lowest first:
+// rank in the upper half, place in the lower. An entry is stale when the symbol
+// at that place has another rank by now.
+type mergeHeap []uint64
 
-func (c candidate) before(o candidate) bool {
-	return c.rank < o.rank || c.rank == o.rank && c.at < o.at
+func heapKey(rank uint32, at int32) uint64 { return uint64(rank)<<32 | uint64(uint32(at)) }
+
+// order makes a heap of any list.
+func (h mergeHeap) order() {
+	for i := (len(h) + 2) / 4; i > 0; i-- { // nodes below have no children
+		h.down(i-1, h[i-1])
+	}
 }
 
-func (h *candidateHeap) push(c candidate) {
-	s := append(*h, c)
+func (h *mergeHeap) push(key uint64) {
+	s := append(*h, key)
 	i := len(s) - 1
 	for i > 0 {
-		up := (i - 1) / 2
-		if !c.before(s[up]) {
+		up := (i - 1) / 4
+		if key >= s[up] {
 			break
 		}
 		s[i] = s[up]
 		i = up
 	}
-	s[i] = c
+	s[i] = key
 	*h = s
 }
 
-func (h *candidateHeap) pop() candidate {
+func (h *mergeHeap) pop() (rank uint32, at int32) {
 	s := *h
-	top, c := s[0], s[len(s)-1]
-	s = s[:len(s)-1]
-	*h = s
-	if len(s) == 0 {
-		return top
+	top, key := s[0], s[len(s)-1]
+	*h = s[:len(s)-1]
+	if len(*h) > 0 {
+		h.down(0, key)
 	}
-	i := 0
+	return uint32(top >> 32), int32(uint32(top))
+}
+
+// down puts key where it belongs at i or below.
+func (h mergeHeap) down(i int, key uint64) {
 	for {
-		down := 2*i + 1
-		if down >= len(s) {
+		child := 4*i + 1
+		if child >= len(h) {
 			break
 		}
-		if down+1 < len(s) && s[down+1].before(s[down]) {
-			down++
+		least, end := child, min(child+4, len(h))
+		for k := child + 1; k < end; k++ {
+			if h[k] < h[least] {
+				least = k
+			}
 		}
-		if !s[down].before(c) {
+		if key <= h[least] {
 			break
 		}
-		s[i] = s[down]
-		i = down
+		h[i] = h[least]
+		i = least
 	}
-	s[i] = c
-	return top
+	h[i] = key
 }
 
 // merge says what a pair becomes and how early.

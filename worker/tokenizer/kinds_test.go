@@ -14,19 +14,72 @@ import (
 func kinds() []string { return []string{"llama3", "deepseek", "edges", "llama2", "metaspace"} }
 
 // TestCutsChangeNothing has a vocabulary of characters cut text into words, which
-// must give what merging the whole text gives.
+// must give what merging the whole text, or all between two marks, gives.
 func TestCutsChangeNothing(t *testing.T) {
-	cut, whole := loadDir(t, "testdata/small/llama2"), loadDir(t, "testdata/small/llama2")
-	if _, ok := cut.split.(wordSplitter); !ok {
-		t.Fatalf("words are cut by %T", cut.split)
-	}
-	whole.split = noSplitter{}
-	rapid.Check(t, func(t *rapid.T) {
-		s := soup().Draw(t, "text")
-		if got, want := cut.Encode(nil, s, EncodeOptions{}), whole.Encode(nil, s, EncodeOptions{}); !slices.Equal(got, want) {
-			t.Fatalf("%q: got %v, want %v", s, got, want)
+	for kind, split := range map[string]splitter{"llama2": noSplitter{}, "metaspace": wordSplitter{"▁"}} {
+		cut, whole := loadDir(t, "testdata/small/"+kind), loadDir(t, "testdata/small/"+kind)
+		pairs, ok := cut.split.(*pairSplitter)
+		if !ok || pairs.joins('a', '中') || !pairs.joins('t', 'h') || pairs.joins('e', '▁') || !pairs.joins('▁', 't') {
+			t.Fatalf("%s: words are cut by %T", kind, cut.split)
 		}
-	})
+		whole.split = split
+		rapid.Check(t, func(t *rapid.T) {
+			s := soup().Draw(t, "text")
+			if got, want := cut.Encode(nil, s, EncodeOptions{}), whole.Encode(nil, s, EncodeOptions{}); !slices.Equal(got, want) {
+				t.Fatalf("%s: %q: got %v, want %v", kind, s, got, want)
+			}
+		})
+	}
+}
+
+// TestCutsOfBytes has long words of a byte-level vocabulary cut, which must give what
+// merging them as a whole gives.
+func TestCutsOfBytes(t *testing.T) {
+	for _, dir := range []string{tinyDir, "testdata/small/llama3", "testdata/small/deepseek", "testdata/small/edges"} {
+		tok := loadDir(t, dir)
+		cuts := 0
+		rapid.Check(t, func(t *rapid.T) {
+			word := rapid.StringOfN(rapid.SampledFrom([]rune("theanswrio12éß中文👍 \nqzQ")), 30, 300, -1).Draw(t, "word")
+			if len(word) <= shortWord {
+				return
+			}
+			if got, want := tok.encodeWord(nil, word), tok.mergeLong(nil, word); !slices.Equal(got, want) {
+				t.Fatalf("%s: %q: got %v, want %v", dir, word, got, want)
+			}
+			if tok.cut(word, 0) < len(word) {
+				cuts++
+			}
+		})
+		if cuts == 0 {
+			t.Errorf("%s: no word was cut", dir)
+		}
+	}
+}
+
+// TestPairsOfRules has rules over every kind of pair.
+func TestPairsOfRules(t *testing.T) {
+	rules := []mergeRule{{"a", "b"}, {"▁", "a"}, {"é", "▁"}, {"b", "▁"}, {"xé", "中y"}, {"▁", "▁"}, {"a", "é"}}
+	p := newPairSplitter(rules, "▁", false)
+	for _, r := range rules {
+		left, right := []rune(r.left), []rune(r.right)
+		if !p.joins(left[len(left)-1], right[0]) {
+			t.Errorf("%v is cut", r)
+		}
+	}
+	for _, r := range []string{"ba", "aa", "a▁", "é中y", "中é", "ya", "▁é", "▁b", "▁é"} {
+		if c := []rune(r); p.joins(c[0], c[1]) != (r == "é中y") {
+			t.Errorf("%s", r)
+		}
+	}
+	if n, _ := p.next("ab▁▁ax", 0); n != len("ab▁▁a") {
+		t.Error(n)
+	}
+	if n, _ := newPairSplitter(rules, "▁", true).next("ab▁▁a", 0); n != 2 {
+		t.Error(n)
+	}
+	if mergesBytes(rules) || !mergesBytes([]mergeRule{{"a", "<0x0A>"}}) {
+		t.Error("rules over bytes are not told from others")
+	}
 }
 
 // TestMergesOfCharacters compares both ways to merge with the definition.

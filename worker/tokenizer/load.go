@@ -166,12 +166,12 @@ func build(file *tokenizerFile) (*Tokenizer, error) {
 		if t.split = splitterFor(p.pattern); t.split == nil {
 			return nil, unsupported("pre_tokenizer: split pattern %q", p.pattern)
 		}
-	case p.splitMarks:
+	case t.ignoreMerges && p.splitMarks:
 		t.split = wordSplitter{mark: p.space}
-	case !crossesMarks(file.Model.Merges, p.space) && !t.ignoreMerges:
-		t.split = wordSplitter{mark: p.space, runs: true}
-	default:
+	case t.ignoreMerges || mergesBytes(file.Model.Merges):
 		t.split = noSplitter{}
+	default:
+		t.split = newPairSplitter(file.Model.Merges, p.space, p.splitMarks)
 	}
 	for _, id := range t.prefix {
 		if t.token(id) == "" {
@@ -181,17 +181,6 @@ func build(file *tokenizerFile) (*Tokenizer, error) {
 	t.setMatchers(file.AddedTokens)
 	t.fingerprint = t.digest(p, file.Model.Merges)
 	return t, nil
-}
-
-// crossesMarks reports whether a merge joins a mark for a space to something else
-// before it. If none does, words may be cut there without any effect.
-func crossesMarks(rules []mergeRule, space string) bool {
-	for _, r := range rules {
-		if strings.HasPrefix(r.right, space) && strings.Trim(r.left, space) != "" {
-			return true
-		}
-	}
-	return false
 }
 
 // setMatchers makes a pair of matchers for each choice of added tokens: those that
@@ -322,6 +311,7 @@ func (t *Tokenizer) setAdded(vocab map[string]int32, added []addedEntry) error {
 
 func (t *Tokenizer) setMerges(vocab map[string]int32, rules []mergeRule) error {
 	t.merges = newMergeTable(len(rules))
+	byteOf := byteAlphabet()
 	for rank, r := range rules {
 		left, okLeft := vocab[r.left]
 		right, okRight := vocab[r.right]
@@ -330,6 +320,14 @@ func (t *Tokenizer) setMerges(vocab map[string]int32, rules []mergeRule) error {
 			return corrupt("model.merges: %q + %q needs a token that model.vocab lacks", r.left, r.right)
 		}
 		t.merges.set(left, right, merge{rank: uint32(rank), id: id})
+		// A rule over other runes than those that stand for bytes is never applied.
+		last, _ := utf8.DecodeLastRuneInString(r.left)
+		first, _ := utf8.DecodeRuneInString(r.right)
+		a, okLast := byteOf[last]
+		b, okFirst := byteOf[first]
+		if t.byteLevel && okLast && okFirst {
+			t.joined[a][b>>6] |= 1 << (b & 63)
+		}
 	}
 	return nil
 }

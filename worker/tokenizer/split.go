@@ -147,21 +147,13 @@ func contraction(s string) int {
 	return 0
 }
 
-// wordSplitter cuts a text with marks for white space in front of these, as no
-// merge crosses there; see tokenizerFile.splitsAtMarks.
-type wordSplitter struct {
-	mark string // U+2581
-	// runs has marks in a row stay together.
-	runs bool
-}
+// wordSplitter cuts a text in front of every mark for a space.
+type wordSplitter struct{ mark string }
 
 func (w wordSplitter) next(s string, _ int) (n, left int) {
 	i := 0
 	if strings.HasPrefix(s, w.mark) {
 		i = len(w.mark)
-	}
-	for w.runs && strings.HasPrefix(s[i:], w.mark) {
-		i += len(w.mark)
 	}
 	if k := strings.Index(s[i:], w.mark); k >= 0 {
 		return i + k, 0

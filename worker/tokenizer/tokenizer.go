@@ -28,6 +28,8 @@ type Tokenizer struct {
 	// ascii is what a word of characters begins with for each of ASCII.
 	ascii  [utf8.RuneSelf]int32
 	merges mergeTable
+	// joined has a bit for each pair of bytes that a merge may bring together.
+	joined [256][4]uint64
 	split  splitter
 	normal *normalizer
 	meta   *metaspace
