@@ -37,6 +37,7 @@ func importRules() []importRule {
 		{"worker/executor", []string{"api/sampling", "worker/step", "worker/model", "worker/sampler", "cuda", "internal", "models"}, all},
 		{"worker", []string{"api", "policies", "worker", "internal"}, all},
 		{"gateway", []string{"api", "internal"}, all},
+		{"control/state", []string{"api/cluster"}, nil},
 		{"models", nil, nil},
 		{"models/catalogue", nil, []string{"github.com/goccy/go-yaml"}},
 		{"cuda/tensor", nil, nil},

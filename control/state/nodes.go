@@ -1,0 +1,161 @@
+package state
+
+import (
+	"fmt"
+	"reflect"
+
+	"github.com/tokenrouter/tokenrouter/api/cluster"
+)
+
+// putNode notes a node that has joined or started.
+func (s *State) putNode(n *cluster.Node) error {
+	if err := checkNode(n); err != nil {
+		return err
+	}
+	if s.IsRemoved(n.ID) {
+		return fmt.Errorf("node %q %w: it was removed; join again under another name", n.ID, ErrInvalid)
+	}
+	old, exists := s.Node(n.ID)
+	if exists && old.Role != n.Role {
+		return fmt.Errorf("node %q %w: it is a %s already, and cannot become a %s", n.ID, ErrInvalid, old.Role, n.Role)
+	}
+	n.Joined, n.Incarnation = s.Time, 1
+	if exists {
+		n.Joined, n.Incarnation = old.Joined, old.Incarnation+1
+	}
+	// A start ends a drain: who wants the node idle stops it.
+	n.Draining, n.Lost, n.Since = false, false, s.Time
+	s.Nodes = s.Nodes.with(n.ID, *n, s.Index)
+	s.Placement++
+	// What ran in the last process runs no more.
+	for id, r := range s.AllReplicas() {
+		if r.Node == n.ID && r.Phase != cluster.Placed {
+			r.Phase, r.Reason = cluster.Placed, ""
+			s.Replicas = s.Replicas.with(id, r, s.Index)
+		}
+	}
+	return nil
+}
+
+func (s *State) nodeState(c *cluster.NodeState) error {
+	n, ok := s.Node(c.ID)
+	if !ok {
+		return refuse(KindNode, c.ID, ErrNotFound)
+	}
+	old := n
+	if c.Draining != nil {
+		n.Draining = *c.Draining
+	}
+	if c.Lost != nil {
+		n.Lost = *c.Lost
+	}
+	if reflect.DeepEqual(n, old) {
+		return nil
+	}
+	n.Since = s.Time
+	s.Nodes = s.Nodes.with(n.ID, n, s.Index)
+	s.Placement++
+	return nil
+}
+
+// removeNode takes a node and its replicas out, for good.
+func (s *State) removeNode(c *cluster.Name) error {
+	n, ok := s.Node(c.Name)
+	if !ok {
+		return refuse(KindNode, c.Name, ErrNotFound)
+	}
+	if n.Role == cluster.Control && s.controls() == 1 {
+		return fmt.Errorf("node %q %w: it is the only control node", c.Name, ErrInvalid)
+	}
+	for id, r := range s.AllReplicas() {
+		if r.Node == n.ID {
+			s.Replicas = s.Replicas.without(id)
+			s.gone(KindReplica, id)
+		}
+	}
+	s.Nodes = s.Nodes.without(n.ID)
+	s.gone(KindNode, n.ID)
+	s.Removed = s.Removed.with(n.ID, cluster.Removed{ID: n.ID, Role: n.Role, At: s.Time}, s.Index)
+	s.Placement++
+	return nil
+}
+
+// controls counts the control nodes.
+func (s *State) controls() (n int) {
+	for _, node := range s.AllNodes() {
+		if node.Role == cluster.Control {
+			n++
+		}
+	}
+	return n
+}
+
+// report notes what a worker says. Words about an earlier placement are passed over.
+func (s *State) report(c *cluster.Report) error {
+	if _, ok := s.Node(c.Node); !ok {
+		return refuse(KindNode, c.Node, ErrNotFound)
+	}
+	for i := range c.Replicas {
+		w := &c.Replicas[i]
+		if err := checkReport(w); err != nil {
+			return err
+		}
+		r, ok := s.Replica(w.ID)
+		if !ok || r.Node != c.Node || r.Generation != w.Generation {
+			continue
+		}
+		old := r
+		r.Phase, r.Reason, r.Facts = w.Phase, w.Reason, w.Facts
+		if reflect.DeepEqual(r, old) {
+			continue
+		}
+		s.Replicas = s.Replicas.with(w.ID, r, s.Index)
+		s.Placement++
+	}
+	return nil
+}
+
+// place applies the leader's plan, if it still fits the state.
+func (s *State) place(p *cluster.Place) error {
+	if p.From != s.Placement {
+		return fmt.Errorf("placement %d: %w: it is at %d", p.From, ErrConflict, s.Placement)
+	}
+	s.Placement++
+	for _, id := range p.Delete {
+		if _, ok := s.Replica(id); !ok {
+			return refuse(KindReplica, id, ErrNotFound)
+		}
+		s.Replicas = s.Replicas.without(id)
+		s.gone(KindReplica, id)
+	}
+	for _, id := range p.Drain {
+		r, ok := s.Replica(id)
+		if !ok {
+			return refuse(KindReplica, id, ErrNotFound)
+		}
+		r.Draining = true
+		s.Replicas = s.Replicas.with(id, r, s.Index)
+	}
+	for i := range p.Put {
+		r := &p.Put[i]
+		if err := checkReplica(r); err != nil {
+			return err
+		}
+		if n, ok := s.Node(r.Node); !ok || n.Role != cluster.Worker {
+			return fmt.Errorf("replica %q %w: node %q is no worker", r.ID, ErrInvalid, r.Node)
+		}
+		r.Generation, r.Phase, r.Reason, r.Facts = s.Placement, cluster.Placed, "", cluster.Facts{}
+		s.Replicas = s.Replicas.with(r.ID, *r, s.Index)
+	}
+	for i := range p.Deployments {
+		d := &p.Deployments[i]
+		if old, ok := s.Deployment(d.Name); ok && !old.Default {
+			continue // the operator's own
+		}
+		d.Default = true
+		if err := s.putDeployment(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}

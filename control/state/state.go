@@ -1,0 +1,238 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/tokenrouter/tokenrouter/api/cluster"
+)
+
+// ObjectKind names a kind of object.
+type ObjectKind string
+
+const (
+	KindCluster    ObjectKind = "cluster"
+	KindNode       ObjectKind = "node"
+	KindReplica    ObjectKind = "replica"
+	KindDeployment ObjectKind = "deployment"
+	KindTable      ObjectKind = "table"
+	KindKey        ObjectKind = "key"
+	KindToken      ObjectKind = "token"
+	KindRemoved    ObjectKind = "removed"
+)
+
+// Errors of commands. They are results like any other: the command is in the log,
+// and has changed nothing.
+var (
+	ErrInvalid  = errors.New("is not allowed")
+	ErrNotFound = errors.New("does not exist")
+	ErrExists   = errors.New("exists already")
+	// ErrConflict says that the state has changed since the command was made.
+	ErrConflict = errors.New("the state has changed since")
+	// ErrToken says that a join token does not admit: see the text.
+	ErrToken = errors.New("join token")
+)
+
+// State is a cluster's replicated state. The zero value is that of a cluster that
+// does not exist yet. It is immutable; its fields are exported for snapshots.
+type State struct {
+	// Index is that of the last command that was applied, Time the latest time that
+	// a command has carried.
+	Index uint64    `json:"index"`
+	Time  time.Time `json:"time"`
+	// Placement counts the changes of replicas, nodes and deployments that a plan
+	// of placements depends on.
+	Placement uint64 `json:"placement"`
+
+	Clusters    table[cluster.Cluster]    `json:"clusters"`
+	Nodes       table[cluster.Node]       `json:"nodes"`
+	Replicas    table[cluster.Replica]    `json:"replicas"`
+	Deployments table[cluster.Deployment] `json:"deployments"`
+	Tables      table[cluster.Table]      `json:"tables"`
+	Keys        table[cluster.Key]        `json:"keys"`
+	Tokens      table[cluster.Token]      `json:"tokens"`
+	Removed     table[cluster.Removed]    `json:"removed"`
+
+	// Gone are the deletions since Floor, oldest first. Changes before Floor are forgotten.
+	Gone  []Object `json:"gone,omitempty"`
+	Floor uint64   `json:"floor"`
+	// Requests are the commands' request ids of the last while, oldest first.
+	Requests []Request `json:"requests,omitempty"`
+}
+
+// Request remembers the result of a command that carried a request id.
+type Request struct {
+	ID   string    `json:"id"`
+	Time time.Time `json:"time"`
+	// Err is empty for success.
+	Err string `json:"err,omitempty"`
+}
+
+// Bounds of what is remembered.
+const (
+	maxGone     = 1024
+	maxRequests = 4096
+)
+
+// clusterName is the name of the one object of KindCluster.
+const clusterName = "cluster"
+
+// kinds lists the tables in the order in which watchers get them: what others
+// refer to comes first.
+func (s *State) kinds() []struct {
+	kind  ObjectKind
+	table erased
+} {
+	return []struct {
+		kind  ObjectKind
+		table erased
+	}{
+		{KindCluster, s.Clusters}, {KindRemoved, s.Removed}, {KindNode, s.Nodes}, {KindReplica, s.Replicas},
+		{KindDeployment, s.Deployments}, {KindTable, s.Tables}, {KindKey, s.Keys}, {KindToken, s.Tokens},
+	}
+}
+
+// Cluster returns the cluster's object, false before there is one.
+func (s *State) Cluster() (cluster.Cluster, bool) { return s.Clusters.get(clusterName) }
+
+// Node, Replica, Deployment, Table, Key and Token return an object by its name.
+func (s *State) Node(id string) (cluster.Node, bool)               { return s.Nodes.get(id) }
+func (s *State) Replica(id string) (cluster.Replica, bool)         { return s.Replicas.get(id) }
+func (s *State) Deployment(name string) (cluster.Deployment, bool) { return s.Deployments.get(name) }
+func (s *State) Table(deployment string) (cluster.Table, bool)     { return s.Tables.get(deployment) }
+func (s *State) Key(id string) (cluster.Key, bool)                 { return s.Keys.get(id) }
+func (s *State) Token(id string) (cluster.Token, bool)             { return s.Tokens.get(id) }
+
+// AllNodes and its like yield the objects of a kind in the order of their names.
+func (s *State) AllNodes() iter.Seq2[string, cluster.Node]             { return s.Nodes.all() }
+func (s *State) AllReplicas() iter.Seq2[string, cluster.Replica]       { return s.Replicas.all() }
+func (s *State) AllDeployments() iter.Seq2[string, cluster.Deployment] { return s.Deployments.all() }
+func (s *State) AllTables() iter.Seq2[string, cluster.Table]           { return s.Tables.all() }
+func (s *State) AllKeys() iter.Seq2[string, cluster.Key]               { return s.Keys.all() }
+func (s *State) AllTokens() iter.Seq2[string, cluster.Token]           { return s.Tokens.all() }
+
+// IsRemoved says that a node was removed: its certificates are refused.
+func (s *State) IsRemoved(node string) bool { _, ok := s.Removed[node]; return ok }
+
+// ReplicasOf lists the replicas of a model, in the order of their ids, which all
+// nodes agree on.
+func (s *State) ReplicasOf(model string) []cluster.Replica {
+	var out []cluster.Replica
+	for _, r := range s.AllReplicas() {
+		if r.Model == model {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// Serving says that a replica may be given requests.
+func (s *State) Serving(r *cluster.Replica) bool {
+	n, ok := s.Node(r.Node)
+	return ok && n.Serves() && !r.Draining && r.Phase == cluster.Ready
+}
+
+// Visible says whether nodes of a role may see objects of a kind. Hashes of tokens
+// stay with the control nodes; workers have no business with keys.
+func Visible(role cluster.Role, kind ObjectKind) bool {
+	switch kind {
+	case KindToken:
+		return role == cluster.Control || role == cluster.Admin
+	case KindKey:
+		return role != cluster.Worker
+	}
+	return role.Valid()
+}
+
+// ErrForgotten says that the changes since an index are no longer known.
+var ErrForgotten = errors.New("state: these changes are forgotten; take a snapshot")
+
+// Changes lists what a role may see of the changes after since, deletions first.
+// since = 0 is everything. It returns ErrForgotten if too much has happened.
+func (s *State) Changes(role cluster.Role, since uint64) ([]Object, error) {
+	var out []Object
+	if since > 0 {
+		if since < s.Floor {
+			return nil, ErrForgotten
+		}
+		for _, o := range s.Gone {
+			if o.Index > since && Visible(role, o.Kind) {
+				out = append(out, o)
+			}
+		}
+	}
+	for _, k := range s.kinds() {
+		if !Visible(role, k.kind) {
+			continue
+		}
+		list, err := k.table.since(k.kind, since)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, list...)
+	}
+	return out, nil
+}
+
+// Follow returns the state with the changes that a State elsewhere has listed, and
+// its index. A copy that follows has no history of its own.
+func Follow(s *State, changes []Object, index uint64) (*State, error) {
+	next := *s
+	next.Index = index
+	for _, o := range changes {
+		i := slices.IndexFunc(next.kinds(), func(k struct {
+			kind  ObjectKind
+			table erased
+		}) bool {
+			return k.kind == o.Kind
+		})
+		if i < 0 {
+			continue // a kind of a later build
+		}
+		t, err := next.kinds()[i].table.follow(o)
+		if err != nil {
+			return nil, err
+		}
+		next.set(t)
+	}
+	return &next, nil
+}
+
+// set replaces the table of t's type.
+func (s *State) set(t erased) {
+	switch t := t.(type) {
+	case table[cluster.Cluster]:
+		s.Clusters = t
+	case table[cluster.Node]:
+		s.Nodes = t
+	case table[cluster.Replica]:
+		s.Replicas = t
+	case table[cluster.Deployment]:
+		s.Deployments = t
+	case table[cluster.Table]:
+		s.Tables = t
+	case table[cluster.Key]:
+		s.Keys = t
+	case table[cluster.Token]:
+		s.Tokens = t
+	case table[cluster.Removed]:
+		s.Removed = t
+	}
+}
+
+// gone notes a deletion, and forgets old ones.
+func (s *State) gone(kind ObjectKind, name string) {
+	s.Gone = append(slices.Clone(s.Gone), Object{Kind: kind, Name: name, Index: s.Index})
+	if n := len(s.Gone) - maxGone; n > 0 {
+		s.Floor = s.Gone[n-1].Index
+		s.Gone = slices.Clone(s.Gone[n:])
+	}
+}
+
+// refuse is an error about one object.
+func refuse(kind ObjectKind, name string, err error) error {
+	return fmt.Errorf("%s %q %w", kind, name, err)
+}
