@@ -252,15 +252,18 @@ func (c *benchStepCmd) onGPU(ctx context.Context, m *stepModel, rows, tokens, po
 func (r *stepReport) write(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s on %s, %s\n\n", r.Model, r.Device, r.Mode)
-	fmt.Fprintf(&b, "%-8s %5s %6s %6s %9s %9s %9s %9s %6s %8s %8s %7s\n", "step", "rows", "tokens", "ctx", "ms", "fastest", "slowest", "floor", "share",
-		"TFLOP/s", "launch", "graphs")
+	fmt.Fprintf(&b, "%-8s %5s %6s %6s %9s %9s %9s %9s %6s %8s %8s %7s %7s %7s\n", "step", "rows", "tokens", "ctx", "ms", "fastest", "slowest", "floor", "share",
+		"TFLOP/s", "launch", "graphs", "gap us", "p99")
 	for _, l := range r.Lines {
-		floor, share := "-", "-"
+		floor, share, gap, gapP99 := "-", "-", "-", "-"
+		if l.Kind != "prefill" {
+			gap, gapP99 = fmt.Sprintf("%.1f", l.Gap), fmt.Sprintf("%.1f", l.GapP99)
+		}
 		if l.Floor > 0 && l.Share > 0 {
 			floor, share = fmt.Sprintf("%.3f", l.Floor), fmt.Sprintf("%.0f%%", 100*l.Share)
 		}
-		fmt.Fprintf(&b, "%-8s %5d %6d %6d %9.3f %9.3f %9.3f %9s %6s %8.1f %8.3f %6.0f%%\n", l.Kind, l.Rows, l.Tokens, l.Context, l.Median, l.Fastest,
-			l.Slowest, floor, share, l.TFlops, l.Launch, 100*l.Replayed)
+		fmt.Fprintf(&b, "%-8s %5d %6d %6d %9.3f %9.3f %9.3f %9s %6s %8.1f %8.3f %6.0f%% %7s %7s\n", l.Kind, l.Rows, l.Tokens, l.Context, l.Median, l.Fastest,
+			l.Slowest, floor, share, l.TFlops, l.Launch, 100*l.Replayed, gap, gapP99)
 		if len(l.Phases) > 0 {
 			var parts []string
 			for _, name := range slices.Sorted(maps.Keys(l.Phases)) {

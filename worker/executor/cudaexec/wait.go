@@ -54,6 +54,9 @@ func (e *Executor) Wait(ctx context.Context, t executor.Ticket, r *step.Result) 
 	return nil
 }
 
+// Seen is when Wait last saw that a step was done. Its results were copied after that.
+func (e *Executor) Seen() time.Time { return e.idleSince }
+
 // later returns the later of two times.
 func later(a, b time.Time) time.Time {
 	if b.After(a) {

@@ -47,8 +47,13 @@ type Line struct {
 	Fastest float64 `json:"fastest_ms"`
 	Slowest float64 `json:"slowest_ms"`
 	Launch  float64 `json:"launch_ms"`
-	Floor   float64 `json:"floor_ms"`
-	Bound   string  `json:"bound"` // "memory" or "compute"; empty, as floor and share are 0, for a machine that is not known
+	// Gap and GapP99 are the host's time between two steps that the device has to wait for, median and 99th percentile, in
+	// microseconds: from the moment that the results of one were seen to be there until the next was launched, 0 when that was
+	// before. Making the next batch is in it. They are 0 for prefills, and where nothing was seen twice in a row.
+	Gap    float64 `json:"host_gap_us"`
+	GapP99 float64 `json:"host_gap_p99_us"`
+	Floor  float64 `json:"floor_ms"`
+	Bound  string  `json:"bound"` // "memory" or "compute"; empty, as floor and share are 0, for a machine that is not known
 	// Share is floor / median; TFlops is the rate of arithmetic.
 	Share  float64 `json:"share_of_floor"`
 	TFlops float64 `json:"tflops"`
@@ -67,6 +72,7 @@ type bench struct {
 	ids   []int32
 	r     step.Result
 	last  uint64 // number of the last step launched
+	gaps  []time.Duration
 }
 
 // sequence is an open slot with its own run of pages.
@@ -235,6 +241,7 @@ func (b *bench) shape(ctx context.Context, s Shape) (Line, error) {
 		}
 	}
 	before := b.e.Stats()
+	b.gaps = b.gaps[:0]
 	var times, launches []time.Duration
 	note := func(step, launch time.Duration) { times, launches = append(times, step), append(launches, launch) }
 	warm := b.cfg.Rounds/4 + 1
@@ -246,6 +253,9 @@ func (b *bench) shape(ctx context.Context, s Shape) (Line, error) {
 	slices.Sort(launches)
 	line.Median, line.Fastest, line.Slowest = ms(times[len(times)/2]), ms(times[0]), ms(times[len(times)-1])
 	line.Launch = ms(launches[len(launches)/2])
+	if slices.Sort(b.gaps); len(b.gaps) > 0 {
+		line.Gap, line.GapP99 = 1e3*ms(b.gaps[len(b.gaps)/2]), 1e3*ms(b.gaps[(99*len(b.gaps)-1)/100])
+	}
 	line.TFlops = work.Flops / (line.Median / 1e3) / 1e12
 	if b.cfg.Machine != (Machine{}) {
 		floor, memory := work.Floor(b.cfg.Machine)
@@ -261,9 +271,21 @@ func (b *bench) shape(ctx context.Context, s Shape) (Line, error) {
 
 func ms(d time.Duration) float64 { return d.Seconds() * 1e3 }
 
+// seen is when the results of the step that was waited for were there: for an executor that cannot tell, now.
+func (b *bench) seen() time.Time {
+	if e, ok := b.e.(interface{ Seen() time.Time }); ok {
+		return e.Seen()
+	}
+	return time.Now()
+}
+
+// gap notes how long after the results of a step the next one was launched.
+func (b *bench) gap(seen, launched time.Time) { b.gaps = append(b.gaps, max(0, launched.Sub(seen))) }
+
 // steps repeats a step by cutting its tokens off again.
 func (b *bench) steps(ctx context.Context, s Shape, warm, rounds int, note func(step, launch time.Duration)) error {
 	var batch step.Batch
+	var seen time.Time
 	for i := range warm + rounds {
 		batch = step.Batch{Rows: batch.Rows[:0], Patches: batch.Patches[:0]}
 		for _, q := range b.seqs[:s.Rows] {
@@ -279,7 +301,9 @@ func (b *bench) steps(ctx context.Context, s Shape, warm, rounds int, note func(
 		}
 		if i >= warm {
 			note(time.Since(start), launch)
+			b.gap(seen, start.Add(launch))
 		}
+		seen = b.seen()
 	}
 	return nil
 }
@@ -310,10 +334,14 @@ func (b *bench) ahead(ctx context.Context, s Shape, warm, rounds int, note func(
 		if err != nil {
 			return err
 		}
+		launched := time.Now()
 		if err := b.e.Wait(ctx, ticket, &b.r); err != nil {
 			return err
 		}
 		now := time.Now()
+		if i >= warm {
+			b.gap(b.seen(), launched)
+		}
 		if i >= warm {
 			note(now.Sub(last), took)
 		}

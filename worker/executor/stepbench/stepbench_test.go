@@ -3,7 +3,9 @@ package stepbench
 import (
 	"errors"
 	"math"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/tokenrouter/tokenrouter/models/catalogue"
 	"github.com/tokenrouter/tokenrouter/worker/executor/fakeexec"
@@ -69,6 +71,22 @@ func TestRun(t *testing.T) {
 	}
 	if n := e.Stats().OpenSlots; n != 0 {
 		t.Errorf("%d slots stayed open", n)
+	}
+	for _, l := range lines {
+		if host := l.Gap > 0 && l.GapP99 >= l.Gap; host != (l.Kind != "prefill") {
+			t.Errorf("a %s with a gap of %v us, p99 %v us", l.Kind, l.Gap, l.GapP99)
+		}
+	}
+}
+
+// With steps launched ahead the gap is what a launch comes too late.
+func TestGap(t *testing.T) {
+	b := &bench{}
+	at := time.Unix(9, 0)
+	b.gap(at, at.Add(7*time.Microsecond))
+	b.gap(at, at.Add(-time.Millisecond))
+	if want := []time.Duration{7 * time.Microsecond, 0}; !slices.Equal(b.gaps, want) {
+		t.Errorf("gaps %v, want %v", b.gaps, want)
 	}
 }
 
