@@ -34,7 +34,7 @@ func importRules() []importRule {
 		{"worker/scheduler", []string{"worker/step", "worker/kv"}, nil},
 		{"worker/peer", []string{"api/handoff", "internal"}, all},
 		// Executors are the one place under worker that sees the GPU.
-		{"worker/executor", []string{"api/sampling", "worker/step", "worker/model", "worker/sampler", "cuda", "internal", "models"}, all},
+		{"worker/executor", []string{"api/sampling", "worker/step", "worker/model", "worker/router", "worker/sampler", "cuda", "internal", "models"}, all},
 		{"worker", []string{"api", "policies", "worker", "internal"}, all},
 		{"gateway", []string{"api", "internal"}, all},
 		{"control/state", []string{"api/cluster"}, nil},
