@@ -6,6 +6,10 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/tokenrouter/tokenrouter/models/catalogue"
+	"github.com/tokenrouter/tokenrouter/worker/executor/stepbench"
+	"github.com/tokenrouter/tokenrouter/worker/model"
 )
 
 // r2r draws requests whose small steps are replaced with probability p.
@@ -90,6 +94,55 @@ func TestRefused(t *testing.T) {
 	} {
 		if _, err := Throughput(c.t, c.m, c.n); !errors.Is(err, ErrTrace) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// rooflines are step times of a Qwen3 model on one H200 at a context of 2k, for rows of k tokens each.
+func rooflines(t *testing.T, name string, n, k int) []float64 {
+	t.Helper()
+	all, err := catalogue.Default()
+	if err != nil {
+		t.Fatal(err)
+	}
+	entry, err := all.Find(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := model.ParseConfig(entry.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []float64
+	for rows := 1; rows <= n; rows++ {
+		d, _ := stepbench.StepWork(&m, rows, k, 2048).Floor(stepbench.H200())
+		out = append(out, d.Seconds())
+	}
+	return out
+}
+
+// With steps at the memory's speed and models that start at once the simulation gives the numbers that the design computed
+// by another one: Qwen3-0.6B alone on one GPU, 32B alone on another, a context of 2k. The floor, which waits for more
+// requests where that pays, is above them.
+func TestFloorsOfTheDesign(t *testing.T) {
+	for _, c := range []struct {
+		p    float64
+		want map[int]float64 // tokens a second by requests in flight
+	}{
+		{0.05, map[int]float64{1: 907, 4: 2426, 8: 4603, 16: 8105}},
+		{0.10, map[int]float64{1: 537, 4: 1290, 8: 2536, 16: 4881}},
+		{0.35, map[int]float64{1: 180, 4: 380, 8: 748, 16: 1449}},
+	} {
+		for n, want := range c.want {
+			m := &Models{Step: [][]float64{rooflines(t, "qwen3-0.6b", n, 1), rooflines(t, "qwen3-32b", n, int(math.Round(1/c.p)))}}
+			trace := r2r(12*n, 600, c.p, uint64(n))
+			eager := run{t: trace, m: m, least: 1, slow: 1, queue: make([][]*request, 2), now: make([]step, 2)}
+			once := eager.throughput(n)
+			best, err := Throughput(trace, m, n)
+			t.Logf("p %g, n %d: %.0f tokens/s at once, the design has %.0f (%+.1f %%); %.0f at best", c.p, n, once, want, 100*(once/want-1), best)
+			if err != nil || math.Abs(once/want-1) > 0.06 || best < once {
+				t.Errorf("p %g, n %d: %.0f tokens/s at once, %.0f at best, %v; want %.0f", c.p, n, once, best, err, want)
+			}
 		}
 	}
 }
