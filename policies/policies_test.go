@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -95,14 +96,16 @@ func TestDroppedTokensLeave(t *testing.T) {
 			continue
 		}
 		zero := 0.0
-		set, err := New(name, 2, Settings{Threshold: &zero, Trace: "0 1 drop"})
+		set, err := New(name, 2, Settings{Threshold: &zero, Trace: "0 1 drop", Rule: "entropy > 0.1", Net: "net"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for self := range ModelID(2) {
 			b := &Batch{Reqs: []*Req{{Self: self, Sampling: &sampling.Params{}}}}
 			out := make([]Decision, 1)
-			set.For(self).Route(b, &Result{Token: []int32{3}, Entropy: []float32{1}, LogV: 2}, out)
+			set.For(self).Route(b, &Result{
+				Token: []int32{3}, Entropy: []float32{1}, LogV: 2, Score: []float32{0.5}, Top: [][]TopEntry{{{ID: 3}, {ID: 4}}},
+			}, out)
 			if !out[0].Keep && out[0].To == self {
 				t.Errorf("%s on model %d drops a token and stays", name, self)
 			}
@@ -118,12 +121,23 @@ func TestNewRefuses(t *testing.T) {
 		settings     Settings
 		want         string
 	}{
-		{"unknown", "r-stich", 2, Settings{}, "known: me, r-stitch"},
+		{"unknown", "r-stich", 2, Settings{}, "known: citer, co-llm"},
 		{"one model", "random", 1, Settings{}, "want 2"},
 		{"threshold above 1", "r-stitch", 2, Settings{Threshold: &high}, "between 0 and 1"},
 		{"threshold NaN", "random", 2, Settings{Threshold: &nan}, "between 0 and 1"},
 		{"weights for fewer models", "me", 3, Settings{Weights: []float64{1, 1}}, "2 values for 3 models"},
 		{"negative weight", "me", 2, Settings{Weights: []float64{1, -1}}, "weights[1]"},
+		{"score above 1", "r2r", 2, Settings{Threshold: &high}, "between 0 and 1"},
+		{"bad checkpoint", "citer", 2, Settings{Checkpoint: &high}, "between 0 and 1"},
+		{"bad gate", "r-stitch+", 2, Settings{NetThreshold: &high}, "router_threshold"},
+		{"bad mode", "co-llm", 2, Settings{Mode: "mix"}, "defer, compose"},
+		{"bad shape", "co-llm", 2, Settings{WarmupShape: "square"}, "linear, cosine, exponential"},
+		{"bad warm-up", "co-llm", 2, Settings{Warmup: -1}, "warmup"},
+		{"bad step", "glimp-router", 2, Settings{StepTokens: -1}, "step_tokens"},
+		{"bad reasoning", "glimp-router", 2, Settings{ThinkTokens: 1 << 30}, "think_tokens"},
+		{"no reasoning", "glimp-router", 2, Settings{Text: &Text{ThinkEnd: -1}}, "no token </think>"},
+		{"bad condition", "immediate", 2, Settings{Epistemic: &nan}, "epistemic"},
+		{"no rule", "rule", 2, Settings{}, "is empty"},
 		{"no weight", "me", 2, Settings{Weights: []float64{0, 0}}, "all are 0"},
 		{"trace fields", "trace", 2, Settings{Trace: "1 drop"}, "POSITION[@MODEL]"},
 		{"trace position", "trace", 2, Settings{Trace: "-1 1 drop"}, "position"},
@@ -146,13 +160,23 @@ func TestNewRefuses(t *testing.T) {
 // over is its probability.
 func TestSettingsCheck(t *testing.T) {
 	tau := 0.5
-	for setting, s := range map[string]Settings{
-		"threshold": {Threshold: &tau}, "weights": {Weights: []float64{1, 2}}, "trace": {Trace: "0 1 drop"},
+	for setting, c := range map[string]struct {
+		set     Settings
+		readers string
+	}{
+		"threshold":        {Settings{Threshold: &tau}, "citer co-llm entropy glimp-router immediate r-stitch r-stitch+ r2r random request-level"},
+		"weights":          {Settings{Weights: []float64{1, 2}}, "me"},
+		"trace":            {Settings{Trace: "0 1 drop"}, "trace"},
+		"router":           {Settings{Net: "net"}, "citer co-llm r-stitch+ r2r rule"},
+		"router_threshold": {Settings{NetThreshold: &tau}, "r-stitch+"},
+		"mode":             {Settings{Mode: "defer"}, "co-llm"},
+		"warmup":           {Settings{Warmup: 3}, "co-llm"},
+		"step_tokens":      {Settings{StepTokens: 3}, "glimp-router"},
+		"return_rule":      {Settings{ReturnRule: "true"}, "rule"},
 	} {
 		for _, name := range append(Names(), "other") {
-			readers := map[string]string{"me": "weights", "r-stitch": "threshold", "random": "threshold", "request-level": "threshold", "trace": "trace"}
-			ok := readers[name] == setting || name == "other" // which New refuses
-			if err := s.Check(name); (err == nil) != ok {
+			ok := slices.Contains(strings.Fields(c.readers), name) || name == "other" // which New refuses
+			if err := c.set.Check(name); (err == nil) != ok {
 				t.Errorf("%s with %s: %v", name, setting, err)
 			}
 		}

@@ -1,6 +1,9 @@
 package policies
 
-import "github.com/tokenrouter/tokenrouter/api/sampling"
+import (
+	"github.com/tokenrouter/tokenrouter/api/routing"
+	"github.com/tokenrouter/tokenrouter/api/sampling"
+)
 
 // ModelID is a model's index in its deployment. 0 is the entry model.
 type ModelID uint8
@@ -27,7 +30,7 @@ type Feature uint32
 const (
 	// FeatureEntropy is the entropy of softmax(raw logits) over the real vocabulary, nats.
 	FeatureEntropy Feature = 1 << iota
-	// FeatureTopK is the Spec.TopK largest raw logits, descending.
+	// FeatureTopK is the Spec.TopK largest raw logits, descending (Result.Top).
 	FeatureTopK
 	// FeatureHidden is the output head's input at the row's last position, float32.
 	FeatureHidden
@@ -43,6 +46,8 @@ type Spec struct {
 	TopK int
 	// Net names the router network that scores rows on the device; empty for none.
 	Net string
+	// Mixes says that Receive may set Req.Mix, which not every executor can follow.
+	Mixes bool
 	// Stateful says that Req.State is used and must ride on every hand-off.
 	Stateful bool
 }
@@ -79,14 +84,36 @@ type Req struct {
 	// (Client on admission). Owner is the model the request entered by.
 	Self, From, Owner ModelID
 	PromptLen         int
+	// Prompt are the ids of the prompt; nil where nobody has set them.
+	Prompt []int32
 	// Out are the committed ids of the answer; Models[i] wrote Out[i].
 	Out      []int32
 	Models   []ModelID
 	Sampling *sampling.Params
+	// Override is what the request says about its own routing; nil if nothing.
+	Override *routing.Override
+	// Mix, set by Receive, is mixed into the distribution that this model draws its
+	// next token from. The runtime clears it once a token is drawn.
+	Mix *Mixture
 	// Key names the conversation for policies that decide once for all its
 	// requests; 0 if the client gave none. Only the entry model has it.
 	Key   uint64
 	State State
+}
+
+// Mixture is a distribution of another model to draw from besides this one's:
+// weight·p + (1-weight)·p', with p the model's own softmax at temperature 1 and p'
+// the probabilities of Entries, 0 for all other ids.
+type Mixture struct {
+	Weight  float32
+	Entries []TopEntry
+}
+
+// TopEntry is one of the likeliest ids of a row: its raw logit, and its
+// log-probability at temperature 1.
+type TopEntry struct {
+	ID             int32
+	Logit, Logprob float32
 }
 
 // Batch is the requests of one forward pass, one for each row that was sampled.
@@ -103,18 +130,23 @@ type Result struct {
 	Entropy []float32
 	LogV    float32
 	Score   []float32
-	TopK    [][]float32
-	Hidden  [][]float32
-	Kind    []Kind
+	// Margin is the largest raw logit minus the second largest. It is always there.
+	Margin []float32
+	Top    [][]TopEntry
+	TopK   [][]float32
+	Hidden [][]float32
+	Kind   []Kind
 }
 
 // Decision is Route's answer for one row. To equal to Self means stay. Keep
 // commits the sampled token; a dropped token leaves no trace, so To must then
-// differ from Self. Inject are ids to commit after the kept token.
+// differ from Self. Inject are ids to commit after the kept token. Blob is for the
+// policy's own Send, at most MaxBlob bytes.
 type Decision struct {
 	To     ModelID
 	Keep   bool
 	Inject []int32
+	Blob   []byte
 }
 
 // Done says how a request ended.

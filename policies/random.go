@@ -21,7 +21,7 @@ func (p *random) Route(b *Batch, r *Result, out []Decision) {
 		switch {
 		case p.self != Entry:
 			out[i] = back(q)
-		case philox.Uniform(q.Sampling.Seed, uint32(q.PromptLen+len(q.Out)), uint8(p.self), philox.Route) < p.p:
+		case philox.Uniform(q.Sampling.Seed, uint32(q.PromptLen+len(q.Out)), uint8(p.self), philox.Route) < threshold(q, p.p):
 			out[i] = Decision{To: 1, Keep: false}
 		default:
 			out[i] = Decision{To: Entry, Keep: true}

@@ -3,24 +3,13 @@ package policies
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 )
 
 // ErrUnknown says that no policy has the name asked for.
 var ErrUnknown = errors.New("unknown policy")
-
-// Settings are what a deployment may set. A nil field is unset: the policy's
-// own default holds (order: flag, configuration, checkpoint, default).
-type Settings struct {
-	// Threshold is τ for r-stitch and request-level and the probability p for
-	// random, in [0, 1].
-	Threshold *float64
-	// Weights are the shares of the models under me, one for each; empty means equal.
-	Weights []float64
-	// Trace is the decision list of the trace policy (see parseTrace).
-	Trace string
-}
 
 // Set is a configured policy for all models of one deployment.
 type Set struct {
@@ -30,12 +19,82 @@ type Set struct {
 	build     func(self ModelID) Policy
 }
 
-// For returns a new instance for one model of the deployment.
-func (s *Set) For(self ModelID) Policy { return s.build(self) }
+// For returns a new instance for one model of the deployment. It obeys the
+// requests' own bounds on the large share.
+func (s *Set) For(self ModelID) Policy { return &bounded{s.build(self), self} }
+
+// Named makes a policy of one's own for a deployment: build returns the instance
+// for each of its models.
+func Named(name string, build func(self ModelID) Policy) *Set {
+	return &Set{Name: name, build: build}
+}
+
+// kind is a policy that New knows.
+type kind struct {
+	name string
+	// models is the number of models that it is for, 0 for any.
+	models int
+	// scale is the range of its threshold; zero if it has none.
+	scale interval
+	// scored says that it needs a router network.
+	scored bool
+	// reads are the settings that it uses.
+	reads []string
+	build func(k *kind, set *Set, models int, s *Settings) error
+}
+
+// kinds lists the policies, by name.
+func kinds() []kind {
+	nats := interval{0, 100}
+	return []kind{
+		{name: "citer", models: 2, scale: unit, scored: true, reads: []string{"threshold", "router"}, build: buildScored},
+		{name: "co-llm", models: 2, scale: unit, scored: true, reads: []string{"threshold", "router", "mode", "warmup", "warmup_shape"}, build: buildCoLLM},
+		{name: "entropy", models: 2, scale: nats, reads: []string{"threshold"}, build: buildEntropy},
+		{name: "glimp-router", models: 2, scale: interval{0, math.Log(glimpTop)}, reads: []string{"threshold", "step_tokens", "think_tokens"}, build: buildGlimp},
+		{name: "immediate", models: 2, scale: interval{0, 1000}, reads: []string{"threshold", "epistemic", "entropy"}, build: buildImmediate},
+		{name: "me", reads: []string{"weights"}, build: buildEnsemble},
+		{name: "r-stitch", models: 2, scale: unit, reads: []string{"threshold"}, build: buildRStitch},
+		{name: "r-stitch+", models: 2, scale: unit, scored: true, reads: []string{"threshold", "router", "router_threshold"}, build: buildRStitch},
+		{name: "r2r", models: 2, scale: unit, scored: true, reads: []string{"threshold", "router"}, build: buildScored},
+		{name: "random", models: 2, scale: unit, reads: []string{"threshold"}, build: buildRandom},
+		{name: "request-level", models: 2, scale: unit, reads: []string{"threshold"}, build: buildRequestLevel},
+		{name: "rule", reads: []string{"rule", "return_rule", "router"}, build: buildRule},
+		{name: "single", build: buildSingle},
+		{name: "trace", reads: []string{"trace"}, build: buildTrace},
+	}
+}
+
+func find(name string) *kind {
+	for _, k := range kinds() {
+		if k.name == name {
+			return &k
+		}
+	}
+	return nil
+}
 
 // Names are the policies that New knows.
 func Names() []string {
-	return []string{"me", "r-stitch", "random", "request-level", "single", "trace"}
+	var names []string
+	for _, k := range kinds() {
+		names = append(names, k.name)
+	}
+	return names
+}
+
+// Scored says that the named policy needs a router network.
+func Scored(name string) bool {
+	k := find(name)
+	return k != nil && k.scored
+}
+
+// ThresholdRange is the range of the named policy's threshold; ok is false if it has none.
+func ThresholdRange(name string) (from, to float64, ok bool) {
+	k := find(name)
+	if k == nil || k.scale == (interval{}) {
+		return 0, 0, false
+	}
+	return k.scale.from, k.scale.to, true
 }
 
 // New configures the named policy for a deployment of the given number of models.
@@ -43,68 +102,55 @@ func New(name string, models int, s Settings) (*Set, error) {
 	if models < 1 || models > MaxModels {
 		return nil, fmt.Errorf("policy %s: %d models, want 1 to %d", name, models, MaxModels)
 	}
-	if slices.Contains([]string{"r-stitch", "random", "request-level"}, name) && models != 2 {
-		return nil, fmt.Errorf("policy %s: %d models, want 2", name, models)
+	k := find(name)
+	if k == nil {
+		return nil, fmt.Errorf("policy %s: %w %q; known: %s", name, ErrUnknown, name, strings.Join(Names(), ", "))
+	}
+	if k.models != 0 && models != k.models {
+		return nil, fmt.Errorf("policy %s: %d models, want %d", name, models, k.models)
 	}
 	set := &Set{Name: name}
-	var err error
-	switch name {
-	case "single":
-		set.build = func(self ModelID) Policy { return &single{defaults{self}} }
-	case "r-stitch":
-		set.Threshold, err = threshold(s.Threshold, DefaultRStitchThreshold)
-		set.build = func(self ModelID) Policy { return &rStitch{defaults{self}, set.Threshold} }
-	case "random":
-		set.Threshold, err = threshold(s.Threshold, DefaultRandomThreshold)
-		set.build = func(self ModelID) Policy { return &random{defaults{self}, set.Threshold} }
-	case "request-level":
-		set.Threshold, err = threshold(s.Threshold, DefaultRequestThreshold)
-		set.build = func(self ModelID) Policy {
-			return &requestLevel{defaults{self}, set.Threshold, newDecisions(maxSticky)}
-		}
-	case "me":
-		var upTo []float64
-		upTo, err = cumulative(s.Weights, models)
-		set.build = func(self ModelID) Policy { return &ensemble{defaults{self}, upTo} }
-	case "trace":
-		var list map[traceKey]Decision
-		list, err = parseTrace(s.Trace, models)
-		set.build = func(self ModelID) Policy { return &trace{defaults{self}, list} }
-	default:
-		err = fmt.Errorf("%w %q; known: %s", ErrUnknown, name, strings.Join(Names(), ", "))
-	}
-	if err != nil {
+	if err := k.build(k, set, models, &s); err != nil {
 		return nil, fmt.Errorf("policy %s: %w", name, err)
 	}
 	return set, nil
 }
 
-// Check reports a setting that the named policy does not read. New ignores such
-// a one; whoever wrote it believes in it.
-func (s Settings) Check(name string) error {
-	for _, f := range []struct {
-		setting string
-		given   bool
-		readers []string
-	}{
-		{"threshold", s.Threshold != nil, []string{"r-stitch", "random", "request-level"}},
-		{"weights", len(s.Weights) > 0, []string{"me"}},
-		{"trace", s.Trace != "", []string{"trace"}},
-	} {
-		if f.given && slices.Contains(Names(), name) && !slices.Contains(f.readers, name) {
-			return fmt.Errorf("policy %s: %s: is a setting of %s", name, f.setting, strings.Join(f.readers, ", "))
-		}
-	}
+func buildSingle(_ *kind, set *Set, _ int, _ *Settings) error {
+	set.build = func(self ModelID) Policy { return &single{defaults{self}} }
 	return nil
 }
 
-// threshold returns the value in force, which must be in [0, 1] (and is not, if NaN).
-func threshold(set *float64, otherwise float64) (float64, error) {
-	if set == nil {
-		return otherwise, nil
+func buildRandom(k *kind, set *Set, _ int, s *Settings) (err error) {
+	set.Threshold, err = k.scale.pick("threshold", DefaultRandomThreshold, s.Threshold)
+	set.build = func(self ModelID) Policy { return &random{defaults{self}, set.Threshold} }
+	return err
+}
+
+func buildRequestLevel(k *kind, set *Set, _ int, s *Settings) (err error) {
+	set.Threshold, err = k.scale.pick("threshold", DefaultRequestThreshold, s.Threshold)
+	set.build = func(self ModelID) Policy {
+		return &requestLevel{defaults{self}, set.Threshold, newDecisions(maxSticky)}
 	}
-	if !(*set >= 0 && *set <= 1) {
-		return 0, fmt.Errorf("threshold: is %v, must be between 0 and 1", *set)
+	return err
+}
+
+func buildEnsemble(_ *kind, set *Set, models int, s *Settings) error {
+	upTo, err := cumulative(s.Weights, models)
+	set.build = func(self ModelID) Policy { return &ensemble{defaults{self}, upTo} }
+	return err
+}
+
+func buildTrace(_ *kind, set *Set, models int, s *Settings) error {
+	list, err := parseTrace(s.Trace, models)
+	set.build = func(self ModelID) Policy { return &trace{defaults{self}, list} }
+	return err
+}
+
+// oneOf refuses a word that is not among those known.
+func oneOf(setting, word string, known ...string) error {
+	if slices.Contains(known, word) {
+		return nil
 	}
-	return *set, nil
+	return fmt.Errorf("%s: %q is not one of %s", setting, word, strings.Join(known, ", "))
 }

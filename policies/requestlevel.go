@@ -27,12 +27,16 @@ func (p *requestLevel) Route(b *Batch, r *Result, out []Decision) {
 		if p.self != Entry || len(q.Out) > 0 {
 			continue
 		}
-		to, known := p.sticky.get(q.Key)
+		key := q.Key
+		if q.Override != nil && q.Override.Threshold != nil {
+			key = 0 // a threshold of its own decides anew, and for this request alone
+		}
+		to, known := p.sticky.get(key)
 		if !known {
-			if !(float64(r.Entropy[i])/float64(r.LogV) < p.tau) {
+			if !(float64(r.Entropy[i])/float64(r.LogV) < threshold(q, p.tau)) {
 				to = 1
 			}
-			p.sticky.put(q.Key, to)
+			p.sticky.put(key, to)
 		}
 		if to != Entry {
 			out[i] = Decision{To: to, Keep: false}

@@ -27,7 +27,7 @@ func importRules() []importRule {
 	return []importRule{
 		{"", all, all},
 		{"api", nil, nil},
-		{"policies", []string{"api/sampling", "internal/philox"}, nil},
+		{"policies", []string{"api/sampling", "api/routing", "internal/philox"}, []string{"github.com/expr-lang/expr"}},
 		{"internal/philox", nil, nil},
 		{"worker/step", []string{"api/sampling"}, nil},
 		{"worker/kv", []string{"worker/step"}, nil},
@@ -57,6 +57,7 @@ func onlyRules() []only {
 		{"golang.org/x/net/http2", []string{"internal/h2"}},
 		{"github.com/NVIDIA/go-nvml", []string{"cuda", "internal/doctor"}},
 		{"github.com/alecthomas/kong", []string{"cmd"}},
+		{"github.com/expr-lang/expr", []string{"policies"}},
 	}
 }
 
