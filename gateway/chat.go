@@ -25,14 +25,14 @@ func (g *Gateway) chat(c echo.Context) error {
 	if bad := r.Check(openai.Limits{MaxContext: d.MaxContext, Vocab: d.Vocab}); bad != nil {
 		return bad
 	}
-	req := generate.Request{Chat: true, TemplateArgs: r.TemplateArgs}
+	req := generate.Request{Chat: true, TemplateArgs: r.TemplateArgs, Tools: r.Tools}
 	for _, m := range r.Messages {
 		// Newer clients write developer for what templates know as system.
 		if m.Role == "developer" {
 			m.Role = "system"
 		}
 		req.Messages = append(req.Messages, generate.Message{
-			Role: m.Role, Content: m.Content, ToolCalls: m.ToolCalls, ToolCallID: m.ToolCallID, Name: m.Name,
+			Role: m.Role, Content: m.Content, ContentNull: m.ContentNull, ToolCalls: m.ToolCalls, ToolCallID: m.ToolCallID, Name: m.Name,
 		})
 	}
 	return g.serve(c, d, openai.Chat, &r.Options, settings(&r.Options), []generate.Request{req})

@@ -223,8 +223,8 @@ func TestRequestRoundTrip(t *testing.T) {
 		{ID: 1, Deployment: "tiny", Prompt: "x", Sampling: sampling.Params{TopP: 1, Logprobs: 1}, Echo: true, Session: "k", Salt: make([]byte, SaltBytes)},
 		{ID: 1, Deployment: "tiny", Prompt: "x", Sampling: sampling.Params{TopP: 1, MaxTokens: 1, StopIDs: []int32{7}}, IgnoreEOS: true},
 		{ID: 2, Deployment: "tiny", Chat: true, TemplateArgs: []byte(`{"enable_thinking":false}`), Sampling: greedy,
-			Messages: []Message{{Role: "user", Content: ""}, {Role: "assistant", ToolCalls: []byte(`[{"id":"c1"}]`)}},
-			Resume:   &Resume{PromptIDs: []int32{4}, Tokens: []Token{{ID: 5, Model: 1}}, Owner: 1, State: []byte{9}}},
+			Messages: []Message{{Role: "user", Content: ""}, {Role: "assistant", ContentNull: true, ToolCalls: []byte(`[{"id":"c1"}]`)}}, Tools: []byte(`[{"type":"function"}]`),
+			Resume: &Resume{PromptIDs: []int32{4}, Tokens: []Token{{ID: 5, Model: 1}}, Owner: 1, State: []byte{9}}},
 	} {
 		b, err := EncodeRequest(want)
 		if err != nil {
@@ -242,11 +242,16 @@ func TestRequestRefused(t *testing.T) {
 		return &Request{Deployment: "tiny", Prompt: "hi", Sampling: sampling.Params{TopP: 1, MaxTokens: 5}}
 	}
 	for name, spoil := range map[string]func(*Request){
-		"no deployment":     func(r *Request) { r.Deployment = "" },
-		"no prompt":         func(r *Request) { r.Prompt = "" },
-		"two prompts":       func(r *Request) { r.PromptIDs = []int32{1} },
-		"chat as text":      func(r *Request) { r.Chat = true },
-		"negative id":       func(r *Request) { r.Prompt, r.PromptIDs = "", []int32{-1} },
+		"no deployment":   func(r *Request) { r.Deployment = "" },
+		"no prompt":       func(r *Request) { r.Prompt = "" },
+		"two prompts":     func(r *Request) { r.PromptIDs = []int32{1} },
+		"chat as text":    func(r *Request) { r.Chat = true },
+		"negative id":     func(r *Request) { r.Prompt, r.PromptIDs = "", []int32{-1} },
+		"tools":           func(r *Request) { r.Prompt, r.Chat, r.Messages, r.Tools = "", true, []Message{{}}, []byte("[") },
+		"tools of a text": func(r *Request) { r.Tools = []byte("[]") },
+		"null with text": func(r *Request) {
+			r.Prompt, r.Chat, r.Messages = "", true, []Message{{ContentNull: true, Content: "x"}}
+		},
 		"template args":     func(r *Request) { r.TemplateArgs = []byte("{") },
 		"temperature":       func(r *Request) { r.Sampling.Temperature = float32(math.NaN()) },
 		"top_p":             func(r *Request) { r.Sampling.TopP = 2 },

@@ -80,10 +80,15 @@ func (r *Request) Check() error {
 		return badRequest("nothing to generate")
 	case len(r.TemplateArgs) > 0 && !json.Valid(r.TemplateArgs):
 		return badRequest("template arguments are not JSON")
+	case len(r.Tools) > 0 && (!r.Chat || !json.Valid(r.Tools)):
+		return badRequest("tools are not JSON, or of no chat")
 	}
 	for i := range r.Messages {
-		if m := &r.Messages[i]; len(m.ToolCalls) > 0 && !json.Valid(m.ToolCalls) {
+		switch m := &r.Messages[i]; {
+		case len(m.ToolCalls) > 0 && !json.Valid(m.ToolCalls):
 			return badRequest("tool calls of message %d are not JSON", i)
+		case m.ContentNull && m.Content != "":
+			return badRequest("message %d has null for content, and a text", i)
 		}
 	}
 	for _, id := range r.PromptIDs {

@@ -13,7 +13,10 @@ const Path = "/v1/internal/generate"
 type Message struct {
 	Role    string `json:"role"`
 	Content string `json:"content"`
-	// HasToolCalls says that an assistant turn carries tool calls (ToolCalls is their raw JSON array).
+	// ContentNull says that the client gave no content, which some templates tell from
+	// an empty one; Content is then empty.
+	ContentNull bool `json:"content_null,omitempty"`
+	// ToolCalls is the JSON array of an assistant's calls, or empty.
 	ToolCalls  []byte `json:"tool_calls,omitempty"`
 	ToolCallID string `json:"tool_call_id,omitempty"`
 	Name       string `json:"name,omitempty"`
@@ -46,6 +49,8 @@ type Request struct {
 
 	Chat     bool      `json:"chat,omitempty"`
 	Messages []Message `json:"messages,omitempty"`
+	// Tools is the JSON array of the tools that the template shows to the model, or empty.
+	Tools []byte `json:"tools,omitempty"`
 	// TemplateArgs are extra template variables (chat_template_kwargs), a JSON object.
 	TemplateArgs []byte  `json:"template_args,omitempty"`
 	Prompt       string  `json:"prompt,omitempty"`

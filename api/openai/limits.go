@@ -8,6 +8,9 @@ const (
 	MaxDepth = 64
 	// MaxMessages bounds the turns of a chat.
 	MaxMessages = 4096
+	// MaxTools bounds the tools of a chat, MaxToolName the name of one in bytes.
+	MaxTools    = 128
+	MaxToolName = 128
 	// MaxPrompts bounds the prompts of one completions request.
 	MaxPrompts = 128
 	// MaxTopLogprobs bounds the alternatives reported with each token.

@@ -68,7 +68,9 @@ func parseMessage(where string, raw []byte) (Message, *Error) {
 	switch {
 	case ok:
 		m.Content = o.content(where+".content", content)
-	case m.Role != "assistant" || m.ToolCalls == nil:
+	case m.Role == "assistant" && m.ToolCalls != nil:
+		m.ContentNull = true
+	default:
 		o.fail(badRequest(CodeMissing, where+".content", "'%s.content' is required; only an assistant's message with tool calls may leave it out", where))
 	}
 	return m, o.err

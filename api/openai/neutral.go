@@ -11,7 +11,7 @@ func (o *object) skipNeutral() {
 	o.neutralCounts()
 	o.neutralNumbers()
 	o.neutralFlags()
-	for _, name := range []string{"tools", "functions", "bad_words", "logits_processors", "allowed_token_ids"} {
+	for _, name := range []string{"functions", "bad_words", "logits_processors", "allowed_token_ids"} {
 		o.emptyList(name)
 	}
 	for _, name := range []string{"suffix", "chat_template", "guided_regex", "guided_grammar", "regex", "ebnf", "reasoning_effort"} {
@@ -25,7 +25,6 @@ func (o *object) skipNeutral() {
 			o.fail(unsupported(name))
 		}
 	}
-	o.toolChoice("tool_choice")
 	o.toolChoice("function_call")
 	o.responseFormat()
 	o.modalities()
@@ -80,24 +79,6 @@ func (o *object) emptyList(name string) {
 		o.fail(unsupported(name))
 		return false
 	})
-}
-
-// toolChoice takes a choice among tools. Without tools, none and auto mean nothing.
-func (o *object) toolChoice(name string) {
-	raw, ok := o.take(name)
-	if !ok {
-		return
-	}
-	switch kind(raw) {
-	case '"':
-		if s, _ := text(raw); s != "none" && s != "auto" {
-			o.fail(unsupported(name))
-		}
-	case '{':
-		o.fail(unsupported(name))
-	default:
-		o.fail(wrongType(name, "a string or an object"))
-	}
 }
 
 func (o *object) responseFormat() {

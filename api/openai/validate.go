@@ -170,6 +170,8 @@ func (o *object) skipSilently() {
 type Message struct {
 	Role    string
 	Content string
+	// ContentNull says that an assistant's turn with tool calls has no content.
+	ContentNull bool
 	// ToolCalls is the raw JSON array of an assistant's calls, or nil.
 	ToolCalls  json.RawMessage
 	ToolCallID string
@@ -180,6 +182,8 @@ type Message struct {
 type ChatRequest struct {
 	Options
 	Messages []Message
+	// Tools is the raw JSON array of the functions that the model may call, or nil.
+	Tools json.RawMessage
 	// TemplateArgs is the raw JSON object chat_template_kwargs, or nil.
 	TemplateArgs json.RawMessage
 }
@@ -196,6 +200,7 @@ func ParseChat(body []byte) (*ChatRequest, *Error) {
 	}
 	r.Logprobs = o.chatLogprobs()
 	r.Messages = o.messages()
+	r.Tools = o.tools()
 	r.TemplateArgs = o.templateArgs()
 	r.Ignored = append(r.Ignored, o.unknown()...)
 	if o.err != nil {
@@ -256,6 +261,8 @@ func ParseCompletion(body []byte) (*CompletionRequest, *Error) {
 		return nil, err
 	}
 	r := &CompletionRequest{Options: o.options(0)}
+	o.emptyList("tools")
+	o.toolChoice("tool_choice")
 	r.Echo, _ = o.bool("echo")
 	if r.NoTokens && !r.Echo {
 		o.fail(invalid(r.limitName, "'%s' may be 0 only with 'echo'", r.limitName))

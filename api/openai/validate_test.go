@@ -47,6 +47,7 @@ func TestParseChatFields(t *testing.T) {
 		{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
 		{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"t","arguments":"{}"}}]},
 		{"role":"tool","tool_call_id":"c1","content":"12:00","name":"t"}],
+		"tools":[ {"type":"function","function":{"name":"t","parameters":null,"strict":true}, "x":1} ],"tool_choice":"auto",
 		"max_completion_tokens":7,"temperature":-0,"top_p":0.5,"top_k":3,"seed":-1,"stream":true,"n":3,"best_of":3,"min_tokens":7,
 		"min_p":0.25,"presence_penalty":1,"frequency_penalty":-2,"repetition_penalty":1.5,"logit_bias":{"5":-100,"7":0.5},
 		"stop":["a","é"],"stop_token_ids":[9,10],"ignore_eos":true,
@@ -66,9 +67,10 @@ func TestParseChatFields(t *testing.T) {
 		},
 		Messages: []Message{
 			{Role: "user", Content: "ab"},
-			{Role: "assistant", ToolCalls: json.RawMessage(`[{"id":"c1","type":"function","function":{"name":"t","arguments":"{}"}}]`)},
+			{Role: "assistant", ContentNull: true, ToolCalls: json.RawMessage(`[{"id":"c1","type":"function","function":{"name":"t","arguments":"{}"}}]`)},
 			{Role: "tool", Content: "12:00", ToolCallID: "c1", Name: "t"},
 		},
+		Tools:        json.RawMessage(`[ {"type":"function","function":{"name":"t","parameters":null,"strict":true}, "x":1} ]`),
 		TemplateArgs: json.RawMessage(`{"enable_thinking":false}`),
 	}
 	if !reflect.DeepEqual(r, want) {
@@ -213,7 +215,18 @@ func badUnsupported() []badBody {
 		{"format unknown", with(`"response_format":{"type":"yaml"}`), "response_format", CodeInvalidValue},
 		{"format without type", with(`"response_format":{}`), "response_format.type", CodeMissing},
 		{"format text", with(`"response_format":"json"`), "response_format", CodeInvalidType},
-		{"B04 tools", with(`"tools":[{"type":"function","function":{"name":"w"}}]`), "tools", CodeUnsupported},
+		{"tools: empty object", with(`"tools":[{}]`), "tools[0].type", CodeMissing},
+		{"tools: a string", with(`"tools":["w"]`), "tools[0]", CodeInvalidType},
+		{"tools: other type", with(`"tools":[{"type":"custom","custom":{}}]`), "tools[0].type", CodeUnsupported},
+		{"tools: no function", with(`"tools":[{"type":"function"}]`), "tools[0].function", CodeMissing},
+		{"tools: function is a list", with(`"tools":[{"type":"function","function":[]}]`), "tools[0].function", CodeInvalidType},
+		{"tools: no name", with(`"tools":[{"type":"function","function":{"name":"a"}},{"type":"function","function":{}}]`), "tools[1].function.name", CodeMissing},
+		{"tools: empty name", with(`"tools":[{"type":"function","function":{"name":""}}]`), "tools[0].function.name", CodeInvalidValue},
+		{"tools: description", with(`"tools":[{"type":"function","function":{"name":"a","description":1}}]`), "tools[0].function.description", CodeInvalidType},
+		{"tools: parameters", with(`"tools":[{"type":"function","function":{"name":"a","parameters":[]}}]`), "tools[0].function.parameters", CodeInvalidType},
+		{"tools: too many", with(`"tools":[` + strings.Repeat(`{"type":"function","function":{"name":"w"}},`, 128) + `{"type":"function","function":{"name":"w"}}]`), "tools", CodeInvalidValue},
+		{"tool_choice of a name", with(`"tool_choice":{"type":"function","function":{"name":"w"}}`), "tool_choice", CodeUnsupported},
+		{"tool_choice unknown", with(`"tool_choice":"any"`), "tool_choice", CodeInvalidValue},
 		{"tools object", with(`"tools":{}`), "tools", CodeInvalidType},
 		{"tool_choice required", with(`"tool_choice":"required"`), "tool_choice", CodeUnsupported},
 		{"tool_choice number", with(`"tool_choice":1`), "tool_choice", CodeInvalidType},
@@ -432,4 +445,17 @@ func FuzzParse(f *testing.F) {
 			checkErrorBody(t, "fuzz", err)
 		}
 	})
+}
+
+func TestToolsHidden(t *testing.T) {
+	const tools = `,"tools":[{"type":"function","function":{"name":"w"}}]`
+	for body, want := range map[string]bool{
+		tools: true, tools + `,"tool_choice":"auto"`: true, tools + `,"tool_choice":null`: true,
+		tools + `,"tool_choice":"none"`: false, `,"tools":[]`: false, `,"tools":[],"tool_choice":"none"`: false,
+	} {
+		r, err := ParseChat([]byte(`{` + hi + body + `}`))
+		if err != nil || (r.Tools != nil) != want {
+			t.Errorf("%s: %v, %v", body, r, err)
+		}
+	}
 }

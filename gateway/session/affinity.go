@@ -38,6 +38,7 @@ func stickyKey(r *generate.Request) uint64 {
 	case r.Chat:
 		field(h, "chat")
 		field(h, string(r.TemplateArgs))
+		field(h, string(r.Tools))
 		for i := range r.Messages {
 			m := &r.Messages[i]
 			field(h, m.Role)

@@ -140,10 +140,10 @@ func (s *Subservice) chatIDs(req *generate.Request) ([]int32, *generate.Error) {
 	if s.cfg.Template == nil {
 		return nil, &generate.Error{Code: generate.CodeInvalid, Message: "the model has no chat template; use /v1/completions", Param: "messages"}
 	}
-	conv := chat.Conversation{Args: req.TemplateArgs, AddGenerationPrompt: true}
+	conv := chat.Conversation{Tools: req.Tools, Args: req.TemplateArgs, AddGenerationPrompt: true}
 	for _, m := range req.Messages {
 		conv.Messages = append(conv.Messages, chat.Message{
-			Role: m.Role, Content: m.Content, ToolCalls: m.ToolCalls, ToolCallID: m.ToolCallID, Name: m.Name,
+			Role: m.Role, Content: m.Content, ContentNull: m.ContentNull, ToolCalls: m.ToolCalls, ToolCallID: m.ToolCallID, Name: m.Name,
 		})
 	}
 	ids, err := chat.EncodeChat(s.cfg.Tokenizer, s.cfg.Template, conv)
@@ -153,8 +153,8 @@ func (s *Subservice) chatIDs(req *generate.Request) ([]int32, *generate.Error) {
 		return ids, nil
 	case errors.As(err, &template):
 		return nil, &generate.Error{Code: generate.CodeTemplate, Message: template.Error(), Param: "messages"}
-	case errors.Is(err, chat.ErrConversation):
-		return nil, &generate.Error{Code: generate.CodeInvalid, Message: err.Error(), Param: "messages"}
+	case errors.Is(err, chat.ErrConversation), errors.Is(err, chat.ErrNoTools):
+		return nil, &generate.Error{Code: generate.CodeInvalid, Message: err.Error(), Param: chat.FieldOf(err)}
 	}
 	s.log.Warn("chat template", "request", req.ID, "err", err)
 	return nil, &generate.Error{Code: generate.CodeTemplate, Message: "the model's chat template cannot render this conversation", Param: "messages"}

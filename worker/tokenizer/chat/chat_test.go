@@ -84,7 +84,14 @@ func checkRenders(t *testing.T, tok *tokenizer.Tokenizer, tpl *Template, dir str
 			t.Errorf("case %d: %v\n got %q\nwant %q", i, err, got, r.Out)
 			continue
 		}
-		ids, err := EncodeChat(tok, tpl, r.conversation())
+		c := r.conversation()
+		if len(c.Tools) > 0 && !tpl.KnowsTools() {
+			if _, err := EncodeChat(tok, tpl, c); !errors.Is(err, ErrNoTools) || FieldOf(err) != FieldTools {
+				t.Errorf("case %d: tools are hidden from the model: %v", i, err)
+			}
+			c.Tools = nil
+		}
+		ids, err := EncodeChat(tok, tpl, c)
 		if err != nil {
 			t.Errorf("case %d: %v", i, err)
 			continue
@@ -257,6 +264,7 @@ func TestRefusals(t *testing.T) {
 		c            Conversation
 		want         error
 	}{
+		{"nested tools", "x", Conversation{Messages: user, Tools: []byte(strings.Repeat("[", 99) + strings.Repeat("]", 99))}, ErrConversation},
 		{"odd role", "x", Conversation{Messages: []Message{{Role: "us er"}}}, ErrConversation},
 		{"empty role", "x", Conversation{Messages: []Message{{}}}, ErrConversation},
 		{"long role", "x", Conversation{Messages: []Message{{Role: strings.Repeat("a", 65)}}}, ErrConversation},
@@ -278,6 +286,8 @@ func TestRefusals(t *testing.T) {
 		}
 		if _, err := tpl.Render(c.c); !errors.Is(err, c.want) {
 			t.Errorf("%s: got %v, want %v", c.name, err, c.want)
+		} else if field := FieldOf(err); strings.Contains(c.name, "tools") != (field == FieldTools) || strings.Contains(c.name, "args") != (field == FieldArgs) {
+			t.Errorf("%s: the error is about %s", c.name, field)
 		}
 	}
 	tpl, err := Parse(raise, nil)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -54,16 +55,55 @@ const (
 	maxRenderTime   = 2 * time.Second
 )
 
-// ErrConversation says that a conversation is malformed, so the caller's fault.
-var ErrConversation = errors.New("conversation cannot be rendered")
+var (
+	// ErrConversation says that a conversation is malformed, so the caller's fault.
+	ErrConversation = errors.New("conversation cannot be rendered")
+	// ErrNoTools says that a conversation has tools and the template never looks at them.
+	ErrNoTools = errors.New("the model's chat template knows no tools")
+)
 
-func malformed(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", ErrConversation, fmt.Sprintf(format, args...))
+// Fields of a request, for messages to the caller.
+const (
+	FieldMessages = "messages"
+	FieldTools    = "tools"
+	FieldArgs     = "chat_template_kwargs"
+)
+
+// fieldError is a fault in one field. It is an ErrConversation.
+type fieldError struct{ field, text string }
+
+func (e *fieldError) Error() string { return ErrConversation.Error() + ": " + e.text }
+func (e *fieldError) Unwrap() error { return ErrConversation }
+
+// FieldOf is the field of a request that an error of Render or EncodeChat is about.
+func FieldOf(err error) string {
+	var in *fieldError
+	switch {
+	case errors.Is(err, ErrNoTools):
+		return FieldTools
+	case errors.As(err, &in):
+		return in.field
+	}
+	return FieldMessages
+}
+
+func malformed(field, format string, args ...any) error {
+	return &fieldError{field, fmt.Sprintf(format, args...)}
 }
 
 // TemplateError is a refusal by the template itself (raise_exception). Message
-// is the template's own text and meant for the caller.
+// is the template's own text, at most 1 KiB of it, and meant for the caller.
 type TemplateError struct{ Message string }
+
+const maxRaised = 1 << 10
+
+// raised makes a TemplateError of a text, which may repeat what the caller sent.
+func raised(text string) *TemplateError {
+	if len(text) > maxRaised {
+		text = strings.ToValidUTF8(text[:maxRaised], "") + "..."
+	}
+	return &TemplateError{Message: text}
+}
 
 func (e *TemplateError) Error() string { return "chat template: " + e.Message }
 
@@ -86,16 +126,16 @@ func (c *Conversation) calls() bool {
 // control token, so it must not bring any text of its own.
 func (c *Conversation) check() error {
 	if len(c.Messages) > maxMessages {
-		return malformed("%d messages", len(c.Messages))
+		return malformed(FieldMessages, "%d messages", len(c.Messages))
 	}
 	for i := range c.Messages {
 		role := c.Messages[i].Role
 		if role == "" || len(role) > maxRoleBytes {
-			return malformed("role of message %d has %d bytes", i, len(role))
+			return malformed(FieldMessages, "role of message %d has %d bytes", i, len(role))
 		}
 		for _, r := range role {
 			if (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '-' {
-				return malformed("role of message %d has the character %q", i, r)
+				return malformed(FieldMessages, "role of message %d has the character %q", i, r)
 			}
 		}
 	}

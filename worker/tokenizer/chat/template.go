@@ -90,6 +90,9 @@ func Parse(source string, names map[string]string) (*Template, error) {
 	return &Template{parsed: parsed, source: source, names: names, knowsNull: null.MatchString(strings.ToLower(source))}, nil
 }
 
+// KnowsTools reports whether the template looks at the tools of a conversation.
+func (t *Template) KnowsTools() bool { return t.parsed.Reads("tools") }
+
 // Source is the template's text, for pair checks.
 func (t *Template) Source() string { return t.source }
 
@@ -162,10 +165,10 @@ func (t *Template) render(c *Conversation) (jinja.Text, error) {
 			return again, nil
 		}
 	}
-	var raised *jinja.Raised
+	var refused *jinja.Raised
 	switch {
-	case errors.As(err, &raised):
-		return jinja.Text{}, &TemplateError{Message: raised.Message}
+	case errors.As(err, &refused):
+		return jinja.Text{}, raised(refused.Message)
 	case errors.Is(err, jinja.ErrBudget):
 		return jinja.Text{}, fmt.Errorf("%w: %w", ErrBudget, err)
 	case err != nil:
@@ -209,13 +212,13 @@ func (t *Template) variables(c *Conversation, rawCalls bool) (*jinja.Dict, error
 	vars.Set(own("tools"), nil)
 	vars.Set(own("documents"), nil)
 	if len(c.Args) > 0 {
-		v, err := decodeJSON(c.Args, "template arguments")
+		v, err := decodeJSON(c.Args, FieldArgs, "template arguments")
 		if err != nil {
 			return nil, err
 		}
 		args, ok := v.(*jinja.Dict)
 		if !ok && v != nil {
-			return nil, malformed("template arguments are not an object")
+			return nil, malformed(FieldArgs, "template arguments are not an object")
 		}
 		if ok {
 			for name, v := range args.All() {
@@ -224,12 +227,12 @@ func (t *Template) variables(c *Conversation, rawCalls bool) (*jinja.Dict, error
 		}
 	}
 	if len(c.Tools) > 0 {
-		v, err := decodeJSON(c.Tools, "tools")
+		v, err := decodeJSON(c.Tools, FieldTools, "tools")
 		if err != nil {
 			return nil, err
 		}
 		if _, ok := v.(*jinja.List); !ok && v != nil {
-			return nil, malformed("tools is not an array")
+			return nil, malformed(FieldTools, "tools is not an array")
 		}
 		vars.Set(own("tools"), v)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"math/big"
 	"strconv"
@@ -19,23 +20,24 @@ const maxDigits = 1000
 func foreign(s string) jinja.Text { return jinja.Mark(tokenizer.RepairUTF8(s), jinja.Foreign) }
 
 // decodeJSON reads one value, objects with the order of their keys, since templates
-// print tools and the order changes the prompt. what names the text in errors.
-func decodeJSON(text []byte, what string) (jinja.Value, error) {
+// print tools and the order changes the prompt. what names the text in errors, field
+// the part of the request that it is in.
+func decodeJSON(text []byte, field, what string) (jinja.Value, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	v, err := decodeValue(d, 0)
 	if err != nil {
-		return nil, malformed("%s: %v", what, err)
+		return nil, malformed(field, "%s: %v", what, err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return nil, malformed("%s: text after the value", what)
+		return nil, malformed(field, "%s: text after the value", what)
 	}
 	return v, nil
 }
 
 func decodeValue(d *json.Decoder, depth int) (jinja.Value, error) {
 	if depth > maxDepth {
-		return nil, malformed("nested deeper than %d", maxDepth)
+		return nil, fmt.Errorf("nested deeper than %d", maxDepth)
 	}
 	tok, err := d.Token()
 	if err == io.EOF {
@@ -91,7 +93,7 @@ func number(text string) (jinja.Value, error) {
 	}
 	f, err := strconv.ParseFloat(text, 64)
 	if err != nil && !errors.Is(err, strconv.ErrRange) || len(text) > maxDigits {
-		return nil, malformed("a number of %d characters", len(text))
+		return nil, fmt.Errorf("a number of %d characters", len(text))
 	}
 	return f, nil
 }
@@ -100,21 +102,21 @@ func number(text string) (jinja.Value, error) {
 // wire, become an object when they are one, as most templates print them as JSON;
 // with raw they stay text, for those that print them as they are.
 func callList(text []byte, what string, raw bool) (jinja.Value, error) {
-	v, err := decodeJSON(text, what)
+	v, err := decodeJSON(text, FieldMessages, what)
 	if err != nil {
 		return nil, err
 	}
 	list, ok := v.(*jinja.List)
 	if !ok {
 		if v != nil {
-			return nil, malformed("%s is not an array", what)
+			return nil, malformed(FieldMessages, "%s is not an array", what)
 		}
 		return nil, nil
 	}
 	for _, c := range list.Items {
 		call, ok := c.(*jinja.Dict)
 		if !ok {
-			return nil, malformed("%s holds something that is not an object", what)
+			return nil, malformed(FieldMessages, "%s holds something that is not an object", what)
 		}
 		f, _ := call.Get("function")
 		function, ok := f.(*jinja.Dict)
@@ -128,7 +130,7 @@ func callList(text []byte, what string, raw bool) (jinja.Value, error) {
 		}
 		if args.String() == "" {
 			function.Set(jinja.Mark("arguments", jinja.Own), jinja.NewDict())
-		} else if o, err := decodeJSON([]byte(args.String()), what); err == nil {
+		} else if o, err := decodeJSON([]byte(args.String()), FieldMessages, what); err == nil {
 			if o, ok := o.(*jinja.Dict); ok {
 				function.Set(jinja.Mark("arguments", jinja.Own), o)
 			}

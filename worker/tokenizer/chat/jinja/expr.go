@@ -176,6 +176,7 @@ func (p *parser) primary() expr {
 			m.keywords = m.keywords || t.text == "kwargs"
 			m.caller = m.caller || t.text == "caller"
 		}
+		p.names[t.text] = true
 		return &nameExpr{t.text}
 	case tokString:
 		s := t.text

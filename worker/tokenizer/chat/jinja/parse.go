@@ -48,7 +48,14 @@ const (
 )
 
 // Template is a parsed template.
-type Template struct{ body []stmt }
+type Template struct {
+	body []stmt
+	// names are the variables that an expression reads.
+	names map[string]bool
+}
+
+// Reads reports whether an expression anywhere in the template reads a variable.
+func (t *Template) Reads(name string) bool { return t.names[name] }
 
 // Parse reads a template. Its errors are ErrSyntax.
 func Parse(source string) (t *Template, err error) {
@@ -59,12 +66,12 @@ func Parse(source string) (t *Template, err error) {
 	if !utf8.ValidString(source) {
 		failf("the template is not UTF-8")
 	}
-	p := &parser{tokens: lex(source)}
+	p := &parser{tokens: lex(source), names: map[string]bool{}}
 	body := p.body()
 	if p.peek().kind != tokEOF {
 		p.fail("a tag that belongs to none: %q", p.peek().text)
 	}
-	return &Template{body}, nil
+	return &Template{body, p.names}, nil
 }
 
 type parser struct {
@@ -75,6 +82,8 @@ type parser struct {
 	// soft counts the conditional blocks around: what is not known inside of one
 	// fails only when it is reached, as in the reference.
 	soft int
+	// names are the variables read so far.
+	names map[string]bool
 	// macro is the innermost macro that is being read, nil outside.
 	macro *macroDef
 }
