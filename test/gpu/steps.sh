@@ -1,12 +1,14 @@
 #!/bin/bash
-# Step times and products in many variants, in one call of about four minutes on an H200: test/gpu/steps.sh [SECTION…]
+# Step times and products in many variants, in one call of about five minutes on an H200: test/gpu/steps.sh [SECTION…]
 #
 # BIN is the folder that build.sh filled, OUT where steps.log goes (./gpu-out). Sections; without arguments all:
 #
 #   correct   graphs, lookahead, suite and kernels    products  every matrix product by size, in graphs
 #   small     steps of 0.6B                           medium    steps of 8B and prefills
-#   large     steps of 32B
+#   large     steps of 32B                               cost      reproducible steps beside the others, as a table
+#   gap       the host's time between steps
 set -u
+root=$(cd "$(dirname "$0")/../.." && pwd)
 out=${OUT:-$PWD/gpu-out}
 mkdir -p "$out"
 work=$(mktemp -d)
@@ -69,7 +71,34 @@ run_large() {
   steps qwen3-32b --b 1,4,8,16,40 --no-phases --reproducible
 }
 
+# cost says by how much reproducible steps are slower; less than 15 % is wanted. The tables are in OUT too.
+run_cost() {
+  local model args
+  while read -r model args; do
+    for mode in '' --reproducible; do
+      # shellcheck disable=SC2086 # words
+      "$work/bin/trctl" bench-step --model "$model" --load dummy:1 --device cuda --cache "$work/cubins" --ctx 1024 --no-phases $args $mode \
+        -o json >"$out/cost-$model${mode:+-same}.json" 2>>"$log"
+    done
+    python3 -B "$root/test/gpu/report.py" cost "$out/cost-$model.json" "$out/cost-$model-same.json" | tee -a "$log"
+  done <<'END'
+qwen3-0.6b --b 1,2,4,8,16,32,64 --extend 4 --prefill 1000,4096
+qwen3-8b --b 1,2,4,8,16,64 --prefill 4096
+qwen3-32b --b 1,4,8,16,32 --extend 5 --prefill 1000
+END
+}
+
+# gap prints in the last two columns what the device waits for the host between steps: median and 99th percentile of 400 steps
+# in microseconds. 20 are allowed. Launched ahead the device does not wait at all.
+run_gap() {
+  for mode in '' --ahead '--ahead --temperature 0.6 --top-p 0.95'; do
+    # shellcheck disable=SC2086
+    steps qwen3-0.6b --b 1,8,64 --rounds 400 --no-phases $mode
+  done
+  steps qwen3-32b --b 1,8 --extend 5 --rounds 100 --no-phases
+}
+
 sections=("$@")
-[ ${#sections[@]} -gt 0 ] || sections=(correct products small medium large)
+[ ${#sections[@]} -gt 0 ] || sections=(correct products small medium large cost gap)
 for section in "${sections[@]}"; do "run_$section"; done
 grep -E '^(step|decode|extend|prefill|qwen|  +[a-z]+ )| on NVIDIA' "$log" | tail -n 150
