@@ -38,9 +38,15 @@ type Info struct {
 	MaxRows    int // rows in one step
 	MaxContext int // positions in one sequence
 	Depth      int // steps in flight at a time
+	// Nets names the router nets attached, in the order that step.Row.Net counts in. An
+	// executor offers step.FScore if it has any.
+	Nets []string
 	// Features are the outputs offered and the abilities (step.FAdjust and so on).
 	Features step.Feature
 }
+
+// MaxNets bounds Info.Nets.
+const MaxNets = 16
 
 // SeqConfig is what stays the same for a sequence while its slot is open.
 type SeqConfig struct {

@@ -136,6 +136,12 @@ func features(z []float32, first int32, entropy, logprob bool, top int, out *ste
 	}
 }
 
+// Largest appends the n largest logits to dst, descending, lowest id first on ties.
+// Their log-probabilities stay 0.
+func Largest(z []float32, n int, dst []step.TopEntry) []step.TopEntry {
+	return largest(z, min(n, len(z)), dst)
+}
+
 // largest appends the n largest logits to dst, descending, lowest id first on
 // ties. A sorted list and insertion are enough: for random logits it inserts
 // about n·ln(V/n) times.

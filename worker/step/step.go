@@ -18,7 +18,7 @@ const (
 	FHidden
 	// FLogits asks for all raw logits of the real vocabulary. For tests and references.
 	FLogits
-	// FScore asks for the output of the router network attached to the model.
+	// FScore asks for the score of one of the router nets attached to the model (Row.Net).
 	FScore
 )
 
@@ -72,6 +72,9 @@ type Row struct {
 	// FTopK. Given positions have none.
 	Want Feature
 	TopK int32
+	// Net is which of the executor's nets gives the score (FScore), by its place in
+	// executor.Info.Nets.
+	Net uint8
 	// Logprobs is the number of alternatives to report with each sampled or given
 	// token; -1 means that no log-probability is wanted.
 	Logprobs int32
@@ -137,7 +140,7 @@ type Out struct {
 	Entropy, LogV float32
 	// Margin is the largest raw logit minus the second largest.
 	Margin float32
-	// Score is the router network's output (FScore).
+	// Score is the sigmoid of a router net's output (FScore).
 	Score float32
 	// Top has the row's Logprobs or TopK largest entries, whichever is longer.
 	Top []TopEntry

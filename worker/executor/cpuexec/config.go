@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/tokenrouter/tokenrouter/worker/model"
+	"github.com/tokenrouter/tokenrouter/worker/router"
 )
 
 // ErrConfig says that a Config cannot work with its model, ErrMemory that the
@@ -35,6 +36,8 @@ type Config struct {
 	MaxContext int
 	// Workers is the goroutines that compute, at least 1 [1].
 	Workers int
+	// Nets are the router nets that score sampled positions [none].
+	Nets []*router.Net
 }
 
 // Bounds of Config, so that a wrong unit or sign fails with a clear message.
@@ -80,6 +83,9 @@ func (c Config) withDefaults(m *model.Checkpoint) (Config, error) {
 		if k.found < 1 || k.found > k.to {
 			return c, fmt.Errorf("%w: %s: expected 1 to %d, found %d", ErrConfig, k.field, k.to, k.found)
 		}
+	}
+	if err := checkNets(c.Nets, mc.Hidden, c.Vocab); err != nil {
+		return c, err
 	}
 	fill(&c.Pages, min(maxPages, c.MaxSlots*pagesFor(c.MaxContext, c.PageSize)))
 	if c.Pages < 1 || c.Pages > maxPages {

@@ -60,6 +60,7 @@ type Executor struct {
 	sampler sampler.Sampler
 	hidden  []float32 // [headBlock, C]
 	logits  []float32 // [headBlock, V]
+	nets    nets
 	result  step.Result
 	// picks are the sampled and given positions of the step in flight, counted the
 	// rows whose ids are counted.
@@ -148,6 +149,7 @@ func New(cfg Config, k *model.Checkpoint) (*Executor, error) {
 	}
 	e.fwd = newForward(&mc, w, bestKernels(), e.team, cfg.MaxTokens, cfg.MaxContext, cfg.PageSize)
 	e.fwd.kv = kv
+	e.attachNets()
 	e.run = e.compute
 	e.loop.Go(e.steploop)
 	return e, nil
@@ -258,9 +260,9 @@ func (e *Executor) Stats() executor.Stats {
 		StepTime:  time.Duration(e.busy.Load()),
 		OpenSlots: int(e.openSlots.Load()),
 		MemoryBytes: map[string]int64{
-			"weights":     e.w.bytes,
+			"weights":     e.w.bytes + e.nets.weights,
 			"kv":          int64(e.cfg.Pages) * int64(pageFloats(e.fwd.cfg, e.cfg.PageSize)) * 4,
-			"activations": e.fwd.bytes(),
+			"activations": e.fwd.bytes() + e.nets.memory,
 		},
 	}
 }

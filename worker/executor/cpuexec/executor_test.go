@@ -3,6 +3,7 @@ package cpuexec
 import (
 	"context"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -20,7 +21,7 @@ func TestConfigDefaultsAndBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Config{Name: "odd", Vocab: oddVocab, PageSize: 64, Pages: 64 * 4, MaxSlots: 64, MaxTokens: 512, MaxRows: 64, MaxContext: 256, Workers: 1}
-	if c != want {
+	if !reflect.DeepEqual(c, want) {
 		t.Errorf("defaults %+v, want %+v", c, want)
 	}
 	tests := []struct {
@@ -145,12 +146,14 @@ func TestStepAllocatesLittle(t *testing.T) {
 			step.Row{Tokens: []int32{1}, Sample: 1, Want: step.FEntropy | step.FHidden, Logprobs: 2}},
 		{"adjusted", sampling.Params{Temperature: 1, MinP: 0.1, RepetitionPenalty: 1.1, FrequencyPenalty: 1, LogitBias: []sampling.Bias{{ID: 1, Value: 1}}},
 			step.Row{Tokens: []int32{1, 2, 1, 3}, Sample: 0b1101, Logprobs: 2}},
+		{"scored", sampling.Params{},
+			step.Row{Tokens: []int32{1}, Sample: 1, Want: step.FScore, Logprobs: -1}},
 		{"given", sampling.Params{},
 			step.Row{Tokens: []int32{1, 2, 1, 3}, Given: []int32{2, 1, 3}, Sample: 1, Logprobs: 5}},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
-			e := newOdd(t, Config{MaxSlots: 1})
+			e := newOdd(t, Config{MaxSlots: 1, Nets: fold(randomNets(20, 30, "F32"))})
 			tc.row.Slot = open(t, e, tc.p)
 			b := &step.Batch{Patches: patches(tc.row.Slot, 0, 1), Rows: []step.Row{tc.row}}
 			var r step.Result

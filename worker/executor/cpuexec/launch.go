@@ -169,6 +169,9 @@ func (e *Executor) admitOutputs(r *step.Row) error {
 	if extra := r.Want &^ (e.info.Features & step.Outputs); extra != 0 {
 		return fmt.Errorf("features: %b is not offered", extra)
 	}
+	if r.Want&step.FScore != 0 && int(r.Net) >= len(e.info.Nets) {
+		return fmt.Errorf("net: expected one of %d, found number %d", len(e.info.Nets), r.Net)
+	}
 	if r.Want&step.FTopK != 0 && (r.TopK < 0 || int(r.TopK) > e.cfg.Vocab) {
 		return fmt.Errorf("top-k: expected 0 to %d, found %d", e.cfg.Vocab, r.TopK)
 	}
@@ -226,6 +229,7 @@ func (e *Executor) sample(picks []pick, out []step.Out) {
 		}
 		e.sampler.Next(e.logits[i*v:(i+1)*v], &p.seq.Sequence, row, o)
 	}
+	e.score(picks, out)
 }
 
 func (e *Executor) table(s step.Slot) []int32 { return e.slots[s].table }
