@@ -115,12 +115,16 @@ def routed(folder, trctl):
 def http(folder):
     bare = {mode: load(os.path.join(folder, f"steps-{mode}.json"))["lines"] for mode in ("plain", "ahead")}
     prefill = next(x["step_ms"] for x in bare["plain"] if x["kind"] == "prefill")
-    print(f"{'N':>3} {'step':>8} {'ahead':>8} {'between tokens p50':>19} {'p99':>8} {'p50 - step':>11} {'prefill':>8} {'first token p50':>16} {'p99':>8}   ms")
+    head = ["N", "step", "ahead", "gap p50", "p99", "a token p50", "- step", "prefill", "first p50", "p99"]
+    widths = [3, 8, 8, 9, 9, 12, 8, 9, 10, 9]
+    print(" ".join(h.rjust(w) for h, w in zip(head, widths)) + "  ms")
     for path in sorted(glob.glob(os.path.join(folder, "http-*.json")), key=lambda x: int(x[:-5].split("-")[-1])):
         r, n = load(path), int(path[:-5].split("-")[-1])
         step, ahead = (next(x["step_ms"] for x in bare[m] if x["kind"] == "decode" and x["rows"] == n) for m in ("plain", "ahead"))
-        gap, first = r["inter_token_ms"], r["ttft_ms"]
-        print(f"{n:3} {step:8.3f} {ahead:8.3f} {gap['p50']:19.3f} {gap['p99']:8.3f} {gap['p50'] - step:+11.3f} {prefill:8.2f} {first['p50']:16.2f} {first['p99']:8.2f}")
+        gap, token, first = r["inter_token_ms"], r["time_per_output_token_ms"]["p50"], r["ttft_ms"]
+        cells = [step, ahead, gap["p50"], gap["p99"], token, token - step, prefill, first["p50"], first["p99"]]
+        print(" ".join(c.rjust(w) for c, w in zip([str(n)] + [f"{c:.3f}" for c in cells], widths)))
+    print("step, ahead, prefill: bench-step; gap: between pieces of a stream; a token: from a request's first to its last, a token on average")
 
 
 def cost(a, b):

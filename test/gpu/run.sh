@@ -196,7 +196,7 @@ run_http() {
   export work root
   export -f http
   check http 90 bash -c http
-  grep -A 3 '^ *N  ' "$work/last" | sed 's/^/    /' >>"$table"
+  grep -A 3 '^ *N *step' "$work/last" | sed 's/^/    /' >>"$table"
 }
 
 # sanitize TOOL TEST LIMIT FLAG…: a refused device is no failure.
