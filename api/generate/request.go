@@ -99,6 +99,9 @@ func (r *Request) Check() error {
 	if err := checkSampling(&r.Sampling); err != nil {
 		return err
 	}
+	if err := r.Routing.Check(); err != nil {
+		return fmt.Errorf("%w: %w", ErrBadRequest, err)
+	}
 	return r.Resume.check()
 }
 

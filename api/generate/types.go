@@ -3,6 +3,7 @@ package generate
 import (
 	"time"
 
+	"github.com/tokenrouter/tokenrouter/api/routing"
 	"github.com/tokenrouter/tokenrouter/api/sampling"
 )
 
@@ -58,6 +59,8 @@ type Request struct {
 
 	// Sampling.StopIDs are the client's; the entry adds the checkpoint's unless IgnoreEOS.
 	Sampling sampling.Params `json:"sampling"`
+	// Routing is what the client wants of the deployment's routing; nil for nothing.
+	Routing *routing.Override `json:"routing,omitempty"`
 	// IgnoreEOS says that the checkpoint's end tokens do not end the answer.
 	IgnoreEOS bool `json:"ignore_eos,omitempty"`
 	// Echo asks for the prompt's tokens (EventPrompt), with log-probabilities if

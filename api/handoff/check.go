@@ -152,6 +152,12 @@ func checkFirst(f *Frame) error {
 	if err := p.Check(0); err != nil {
 		return malformed(f, "%v", err)
 	}
+	if err := f.First.Override.Check(); err != nil {
+		return malformed(f, "%v", err)
+	}
+	if o := f.First.Override; o != nil && !validName(o.Policy) {
+		return malformed(f, "the policy is not printable text")
+	}
 	return nil
 }
 

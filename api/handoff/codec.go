@@ -7,6 +7,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/tokenrouter/tokenrouter/api/routing"
 	"github.com/tokenrouter/tokenrouter/api/sampling"
 )
 
@@ -18,11 +19,21 @@ const (
 	flagBlob
 	flagFirst
 	flagLogprobs
+	// flagOverride says that a First ends with an Override. Peers that do not know
+	// it refuse the frame.
+	flagOverride
+)
+
+// Parts of an encoded Override.
+const (
+	overrideThreshold = 1 << iota
+	overrideShare
+	overrideParts = 1<<iota - 1
 )
 
 // Flags that a kind may carry.
 const (
-	handoffFlags  = flagDone | flagSeen | flagState | flagBlob | flagFirst | flagLogprobs
+	handoffFlags  = flagDone | flagSeen | flagState | flagBlob | flagFirst | flagLogprobs | flagOverride
 	progressFlags = flagSeen | flagState | flagLogprobs
 )
 
@@ -108,6 +119,9 @@ func appendTurn(dst []byte, f *Frame) []byte {
 	if f.First != nil {
 		dst = appendFirst(dst, f.First)
 	}
+	if f.First != nil && !f.First.Override.Empty() {
+		dst = appendOverride(dst, f.First.Override)
+	}
 	for i := range f.Logprobs {
 		dst = appendLogprob(dst, &f.Logprobs[i])
 	}
@@ -139,6 +153,22 @@ func appendFirst(dst []byte, x *First) []byte {
 	dst = binary.LittleEndian.AppendUint16(dst, uint16(len(p.LogitBias)))
 	for _, b := range p.LogitBias {
 		dst = appendFloat32(appendInt32(dst, b.ID), b.Value)
+	}
+	return dst
+}
+
+// appendOverride appends policy str8, parts u8, [threshold f64], [share f64].
+func appendOverride(dst []byte, o *routing.Override) []byte {
+	dst = append(appendString(dst, o.Policy), 0)
+	at := len(dst) - 1
+	for _, p := range []struct {
+		bit   byte
+		value *float64
+	}{{overrideThreshold, o.Threshold}, {overrideShare, o.MaxLargeShare}} {
+		if p.value != nil {
+			dst[at] |= p.bit
+			dst = binary.LittleEndian.AppendUint64(dst, math.Float64bits(*p.value))
+		}
 	}
 	return dst
 }
@@ -179,6 +209,9 @@ func flagsOf(f *Frame) byte {
 	}
 	if f.First != nil {
 		b |= flagFirst
+		if !f.First.Override.Empty() {
+			b |= flagOverride
+		}
 	}
 	if len(f.Logprobs) > 0 {
 		b |= flagLogprobs
@@ -327,6 +360,14 @@ func decodeSections(r *cursor, f *Frame, flags byte) error {
 			return err
 		}
 	}
+	if flags&flagOverride != 0 {
+		if f.First == nil {
+			return fmt.Errorf("%w: flags %#02x", ErrMalformed, flags)
+		}
+		if err := decodeOverride(r, f.First); err != nil {
+			return err
+		}
+	}
 	if flags&flagLogprobs != 0 {
 		return decodeLogprobs(r, f)
 	}
@@ -355,6 +396,25 @@ func decodeFirst(r *cursor, f *Frame) error {
 	}
 	f.First = x
 	return decodeAdjustments(r, p)
+}
+
+func decodeOverride(r *cursor, x *First) error {
+	o := &routing.Override{Policy: r.str()}
+	parts := r.u8()
+	if parts&^overrideParts != 0 {
+		return fmt.Errorf("%w: parts %#02x of an override", ErrMalformed, parts)
+	}
+	for _, p := range []struct {
+		bit byte
+		to  **float64
+	}{{overrideThreshold, &o.Threshold}, {overrideShare, &o.MaxLargeShare}} {
+		if parts&p.bit != 0 {
+			v := math.Float64frombits(r.u64())
+			*p.to = &v
+		}
+	}
+	x.Override = o
+	return nil
 }
 
 // decodeAdjustments reads the parameters that change the logits.

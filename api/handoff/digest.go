@@ -36,6 +36,16 @@ func digest(f *Frame) uint64 {
 			h.word(uint64(uint32(b.ID))<<32 | uint64(math.Float32bits(b.Value)))
 		}
 	}
+	if x := f.First; x != nil && !x.Override.Empty() {
+		h.bytes([]byte(x.Override.Policy))
+		for _, v := range []*float64{x.Override.Threshold, x.Override.MaxLargeShare} {
+			if v == nil {
+				h.word(0)
+				continue
+			}
+			h.word(1).word(math.Float64bits(*v))
+		}
+	}
 	for i := range f.Logprobs {
 		l := &f.Logprobs[i]
 		h.word(uint64(math.Float32bits(l.Logprob))<<32 | uint64(len(l.Top)))

@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"github.com/tokenrouter/tokenrouter/api/routing"
 	"github.com/tokenrouter/tokenrouter/api/sampling"
 )
 
@@ -85,6 +86,8 @@ type First struct {
 	// Salt keys the prefix cache: pages are shared only under an equal salt.
 	Salt     [32]byte
 	Sampling sampling.Params
+	// Override is what the request says about its routing; nil for nothing.
+	Override *routing.Override
 }
 
 // Frame is one message of the peer protocol. Which fields count depends on
