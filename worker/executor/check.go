@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/tokenrouter/tokenrouter/worker/step"
@@ -19,6 +20,28 @@ func (c *SeqConfig) Check(in *Info) error {
 	}
 	if (p.Adjusts() || p.MinP > 0) && in.Features&step.FAdjust == 0 {
 		return fmt.Errorf("%w: min-p, penalties, bias or minimum length", ErrUnsupported)
+	}
+	return nil
+}
+
+// CheckMix says whether a model with these limits can mix m, which may be nil, into
+// a draw.
+func CheckMix(m *step.Mixture, in *Info) error {
+	switch {
+	case m == nil:
+		return nil
+	case in.Features&step.FMix == 0:
+		return errors.New("mixture: not offered")
+	case !(m.Weight >= 0 && m.Weight <= 1):
+		return fmt.Errorf("mixture: weight: expected 0 to 1, found %v", m.Weight)
+	}
+	for _, e := range m.Entries {
+		if e.ID < 0 || int(e.ID) >= in.Vocab {
+			return fmt.Errorf("mixture: id %d, vocabulary %d", e.ID, in.Vocab)
+		}
+		if e.Logprob != e.Logprob || e.Logprob > 1 {
+			return fmt.Errorf("mixture: id %d has log-probability %v", e.ID, e.Logprob)
+		}
 	}
 	return nil
 }

@@ -14,6 +14,8 @@ type Sampler struct {
 	order   []int32   // ids, as a heap and then sorted candidates
 	weights []float64 // e of the candidates
 	saved   []saved   // logits before adjust
+	mixed   []float32 // logarithms of a mixture
+	masses  []float64 // its probabilities
 }
 
 // Sequence is what a sequence's draws depend on besides logits and position.
@@ -48,7 +50,19 @@ func (s *Sampler) Next(z []float32, q *Sequence, row *step.Row, out *step.Out) {
 		return
 	}
 	out.Margin = margin
-	if q.Params.Adjusts() {
+	switch {
+	case row.Mix != nil:
+		y := s.mix(z, row.Mix)
+		if q.Params.Adjusts() {
+			s.adjust(y, q, out.Position)
+		}
+		best, _, left := scan(y)
+		if !left {
+			out.Flags |= step.FlagNaN
+			return
+		}
+		out.Token = s.choose(y, best, q, out.Position)
+	case q.Params.Adjusts():
 		s.adjust(z, q, out.Position)
 		best, _, left := scan(z)
 		if left {
@@ -59,7 +73,7 @@ func (s *Sampler) Next(z []float32, q *Sequence, row *step.Row, out *step.Out) {
 			out.Flags |= step.FlagNaN
 			return
 		}
-	} else {
+	default:
 		out.Token = s.choose(z, first, q, out.Position)
 	}
 	top := max(int(row.Logprobs), 0)

@@ -37,6 +37,8 @@ const (
 	FAdopt
 	// FContinue says that rows may have Continue, and that two steps may be in flight.
 	FContinue
+	// FMix says that rows may have Mix.
+	FMix
 )
 
 // Row is one sequence's part of a step.
@@ -75,9 +77,23 @@ type Row struct {
 	// Net is which of the executor's nets gives the score (FScore), by its place in
 	// executor.Info.Nets.
 	Net uint8
+	// Mix is mixed into the distribution that the row draws from; nil for nothing.
+	// Needs FMix. Features and log-probabilities stay the model's own.
+	Mix *Mixture
 	// Logprobs is the number of alternatives to report with each sampled or given
 	// token; -1 means that no log-probability is wanted.
 	Logprobs int32
+}
+
+// Mixture is another model's distribution, cut to some ids. The row draws from
+// Weight·p + (1-Weight)·p', with p the softmax of its raw logits and p' the
+// probabilities of Entries, 0 for all other ids. Penalties, temperature and
+// truncation apply to the logarithms of that.
+type Mixture struct {
+	// Weight is in [0, 1].
+	Weight float32
+	// Entries have ids of the vocabulary; of each, ID and Logprob count.
+	Entries []TopEntry
 }
 
 // PagePatch sets entry Index of a slot's page table to Page.

@@ -133,7 +133,7 @@ func New(cfg Config, k *model.Checkpoint) (*Executor, error) {
 			Model: cfg.Name, Device: "cpu", Vocab: cfg.Vocab, Hidden: mc.Hidden, Layers: mc.Layers,
 			PageSize: cfg.PageSize, Pages: cfg.Pages, MaxSlots: cfg.MaxSlots, MaxTokens: cfg.MaxTokens,
 			MaxRows: cfg.MaxRows, MaxContext: cfg.MaxContext, Depth: 1,
-			Features: step.FEntropy | step.FTopK | step.FHidden | step.FLogits | step.FAdjust | step.FGiven | step.FAdopt,
+			Features: step.FEntropy | step.FTopK | step.FHidden | step.FLogits | step.FAdjust | step.FGiven | step.FAdopt | step.FMix,
 		},
 		slots:  make([]slot, cfg.MaxSlots),
 		seen:   make([]uint64, cfg.MaxSlots),

@@ -172,6 +172,9 @@ func (e *Executor) admitOutputs(r *step.Row) error {
 	if r.Want&step.FScore != 0 && int(r.Net) >= len(e.info.Nets) {
 		return fmt.Errorf("net: expected one of %d, found number %d", len(e.info.Nets), r.Net)
 	}
+	if err := executor.CheckMix(r.Mix, &e.info); err != nil {
+		return err
+	}
 	if r.Want&step.FTopK != 0 && (r.TopK < 0 || int(r.TopK) > e.cfg.Vocab) {
 		return fmt.Errorf("top-k: expected 0 to %d, found %d", e.cfg.Vocab, r.TopK)
 	}

@@ -161,6 +161,9 @@ func (e *Executor) admitOutputs(r *step.Row) error {
 	if extra := r.Want &^ (e.info.Features & step.Outputs); extra != 0 {
 		return fmt.Errorf("features: %b is not offered", extra)
 	}
+	if err := executor.CheckMix(r.Mix, &e.info); err != nil {
+		return err
+	}
 	if limit := min(e.cfg.Vocab, kernels.MaxTop); r.Want&step.FTopK != 0 && (r.TopK < 0 || int(r.TopK) > limit) {
 		return fmt.Errorf("top-k: expected 0 to %d, found %d", limit, r.TopK)
 	}

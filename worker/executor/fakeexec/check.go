@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/tokenrouter/tokenrouter/api/sampling"
+	"github.com/tokenrouter/tokenrouter/worker/executor"
 	"github.com/tokenrouter/tokenrouter/worker/step"
 )
 
@@ -130,6 +131,9 @@ func (e *Executor) checkRow(r *step.Row, patched map[tableIndex]int32, adopted m
 				return fmt.Errorf("id %d, vocabulary %d", id, in.Vocab)
 			}
 		}
+	}
+	if err := executor.CheckMix(r.Mix, in); err != nil {
+		return err
 	}
 	if err := e.checkGiven(r); err != nil {
 		return err
