@@ -43,7 +43,7 @@ func newCall(g *Gateway, d *session.Served, kind openai.Kind, o openai.Options, 
 		for k := range requests {
 			c.choices = append(c.choices, &choice{
 				index: len(sessions), again: k > 0, logprobs: o.Logprobs >= 0,
-				extension: openai.Extension{Policy: d.Policy, Models: d.Models, Ignored: o.Ignored},
+				extension: extension(d, &o),
 			})
 			sessions = append(sessions, session.New(&g.cfg.Session, d, &requests[k]))
 		}
@@ -58,6 +58,15 @@ func newCall(g *Gateway, d *session.Served, kind openai.Kind, o openai.Options, 
 	return c, nil
 }
 
+// extension is what a choice's extension object says before the first token.
+func extension(d *session.Served, o *openai.Options) openai.Extension {
+	x := openai.Extension{Policy: d.PolicyOf(o.Routing), Models: d.Models, Ignored: o.Ignored}
+	if o.Routing != nil {
+		x.Threshold, x.MaxLargeShare = o.Routing.Threshold, o.Routing.MaxLargeShare
+	}
+	return x
+}
+
 // settings are a client's options without the prompt.
 func settings(o *openai.Options) session.Settings {
 	return session.Settings{
@@ -67,6 +76,7 @@ func settings(o *openai.Options) session.Settings {
 		// Check has compared both limits with the context.
 		MaxTokens: int32(o.MaxTokens), NoTokens: o.NoTokens, MinTokens: o.MinTokens,
 		Logprobs: o.Logprobs, Stops: o.Stop, StopIDs: o.StopIDs, IgnoreEOS: o.IgnoreEOS, N: o.N, Session: o.CacheKey,
+		Routing: o.Routing,
 	}
 }
 

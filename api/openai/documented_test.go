@@ -20,7 +20,7 @@ func TestDocumented(t *testing.T) {
 	doc := string(text)
 	literal := regexp.MustCompile(`"([a-z][a-z_]+)"`)
 	names := 0
-	for _, file := range []string{"validate.go", "sampling.go", "neutral.go", "tools.go", "errors.go"} {
+	for _, file := range []string{"validate.go", "sampling.go", "neutral.go", "tools.go", "routing.go", "errors.go"} {
 		source, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

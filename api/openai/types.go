@@ -63,6 +63,8 @@ type Extension struct {
 	Runs []Run
 	// Epoch is 1, and one more for every time that the request moved to another entry.
 	Epoch uint32
+	// Threshold and MaxLargeShare are what the request overrode; nil for nothing.
+	Threshold, MaxLargeShare *float64
 	// Ignored are the request's unknown fields.
 	Ignored []string
 }
@@ -112,6 +114,14 @@ func (e *Extension) name(model uint8) string {
 func (e *Extension) append(dst []byte) []byte {
 	dst = append(dst, `{"policy":`...)
 	dst = appendString(dst, e.Policy)
+	for _, o := range []struct {
+		field string
+		value *float64
+	}{{`,"threshold":`, e.Threshold}, {`,"max_large_share":`, e.MaxLargeShare}} {
+		if o.value != nil {
+			dst = strconv.AppendFloat(append(dst, o.field...), *o.value, 'g', -1, 64)
+		}
+	}
 	dst = append(dst, `,"models":`...)
 	dst = appendStrings(dst, e.Models)
 	dst = append(dst, `,"tokens":{`...)

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+
+	"github.com/tokenrouter/tokenrouter/api/routing"
 )
 
 // Options are the parameters that both endpoints share.
@@ -38,6 +40,8 @@ type Options struct {
 	// Logprobs is the number of alternatives to report with each token; -1
 	// means that no log-probabilities are wanted.
 	Logprobs int32
+	// Routing is what the client wants of the deployment's routing; nil for nothing.
+	Routing *routing.Override
 	// Ignored lists unknown fields.
 	Ignored []string
 
@@ -108,6 +112,7 @@ func (o *object) options(least int64) Options {
 	r.Stream, _ = o.bool("stream")
 	o.streamOptions(&r)
 	r.CacheKey, _ = o.str("prompt_cache_key")
+	r.Routing = o.routing()
 	o.skipNeutral()
 	o.skipSilently()
 	return r

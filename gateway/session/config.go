@@ -78,6 +78,9 @@ type Deployment struct {
 	Entries []Entry
 	// Policy is the name of the routing policy, reported to clients.
 	Policy string
+	// Overrides are the policies that requests may choose, this one included; none
+	// means that requests may override nothing.
+	Overrides []PolicyChoice
 	// MaxContext bounds prompt and answer together, in tokens.
 	MaxContext int
 	// Vocab is the number of ids of the models.
@@ -86,6 +89,14 @@ type Deployment struct {
 	Defaults Defaults
 	// Created is reported in the model list; the zero time becomes the start.
 	Created time.Time
+}
+
+// PolicyChoice is a policy that requests may choose. From and To are the range of
+// its threshold, if it has one.
+type PolicyChoice struct {
+	Policy       string
+	HasThreshold bool
+	From, To     float64
 }
 
 // Defaults are a checkpoint's own sampling parameters (generation_config.json).

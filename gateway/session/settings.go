@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/tokenrouter/tokenrouter/api/generate"
+	"github.com/tokenrouter/tokenrouter/api/routing"
 	"github.com/tokenrouter/tokenrouter/api/sampling"
 )
 
@@ -50,6 +51,8 @@ type Settings struct {
 	N int
 	// Salt keys the prefix cache (generate.Request.Salt).
 	Salt []byte
+	// Routing is what the request wants of the deployment's routing; nil for nothing.
+	Routing *routing.Override
 	// Session is the client's name of the conversation (generate.Request.Session).
 	// One that is too long is replaced by its hash.
 	Session string
@@ -78,6 +81,7 @@ func (d *Served) Requests(set *Settings, prompt generate.Request) ([]Request, er
 	}
 	r := Request{Request: prompt, Stops: set.Stops}
 	r.Deployment, r.IgnoreEOS, r.Echo, r.Salt = d.Name, set.IgnoreEOS, set.Echo, set.Salt
+	r.Routing = d.override(set.Routing)
 	if r.Session = set.Session; len(r.Session) > generate.MaxSession {
 		sum := sha256.Sum256([]byte(r.Session))
 		r.Session = hex.EncodeToString(sum[:])
@@ -122,7 +126,7 @@ func (set *Settings) check(d *Served) error {
 			return badSetting("stop_token_ids", "id %d is outside the vocabulary of %d", id, d.Vocab)
 		}
 	}
-	return nil
+	return d.checkRouting(set.Routing)
 }
 
 // params fills the defaults in.
