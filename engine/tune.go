@@ -29,15 +29,12 @@ const (
 )
 
 // tableSize is the number of live requests up to which a table is solved: larger
-// ones use its last entry. More models and more requests multiply the work, so it
-// is no larger than the most live requests that were seen ask for.
-func tableSize(models, peak int) int {
-	switch {
-	case models == 2 && peak > 8:
+// ones use its last entry. More models multiply the work.
+func tableSize(models int) int {
+	switch models {
+	case 2:
 		return 16
-	case models == 2:
-		return 8
-	case models == 3:
+	case 3:
 		return 6
 	}
 	return 3
@@ -55,7 +52,6 @@ type tuning struct {
 	observed  float64 // tokens a second, smoothed
 	live      float64 // smoothed
 	samples   int
-	peak      int // the most live requests of a sample
 	drifts    int
 	// predicted is when a prediction was made last, since how many samples there were.
 	predicted time.Duration
@@ -177,7 +173,6 @@ func (e *Engine) sample(t *tuning) {
 		return
 	}
 	t.samples++
-	t.peak = max(t.peak, live)
 	a := 1 / float64(min(t.samples, observedWindow))
 	t.observed += a * (float64(committed-before)/since.Seconds() - t.observed)
 	t.live += a * (float64(live) - t.live)
@@ -209,7 +204,7 @@ func (e *Engine) follow(ctx context.Context, t *tuning) error {
 	}
 	t.since, t.predicted = t.samples, e.clock()
 	s.Predicted, s.Difference, s.Inputs = nil, nil, nil
-	in, ok := g.Input(min(n, tableSize(len(t.models), t.peak)), 200)
+	in, ok := g.Input(min(n, tableSize(len(t.models))), 200)
 	if !ok {
 		return nil
 	}
@@ -245,7 +240,7 @@ func (t *tuning) at(n int) []int {
 // retune solves the table again if the inputs have moved, and puts it to use if it
 // promises more than the one in use.
 func (e *Engine) retune(ctx context.Context, t *tuning, g *Group, s *GroupStatus) error {
-	in, ok := g.Input(tableSize(len(t.models), t.peak), leastRouted)
+	in, ok := g.Input(tableSize(len(t.models)), leastRouted)
 	if !ok || !moved(t.input, in) {
 		t.drifts = 0
 		return nil

@@ -3,10 +3,12 @@ package engine
 import (
 	"context"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/policies/threshold"
+	"github.com/tokenrouter/tokenrouter/worker/schedule"
 	"github.com/tokenrouter/tokenrouter/worker/subservice"
 )
 
@@ -87,6 +89,77 @@ func TestInputTimes(t *testing.T) {
 	}
 	if _, err := in.System(); err != nil {
 		t.Error(err)
+	}
+}
+
+// Means of values in the wrong order are pooled by their weights.
+func TestRising(t *testing.T) {
+	for _, c := range []struct{ values, weights, want []float64 }{
+		{[]float64{1, 2, 3}, []float64{1, 1, 1}, []float64{1, 2, 3}},
+		{[]float64{1, 5, 2, 3}, []float64{1, 1, 2, 1}, []float64{1, 3, 3, 3}},
+		{[]float64{4, 3, 2}, []float64{1, 1, 2}, []float64{2.75, 2.75, 2.75}},
+		{nil, nil, nil},
+	} {
+		got := slices.Clone(c.values)
+		rising(got, c.weights)
+		for i, v := range got {
+			if math.Abs(v-c.want[i]) > 1e-12 {
+				t.Errorf("%v becomes %v, want %v", c.values, got, c.want)
+				break
+			}
+		}
+	}
+}
+
+// What was measured after an earlier look has its own means.
+func TestSince(t *testing.T) {
+	at := func(n uint64, total time.Duration) *Group {
+		g := pair(0.2, [2][]subservice.StepEstimate{{{N: n, Total: total, CompanyTotal: float64(n) / 2}}, steps(10)}, 1)
+		g.Models[0].Prefill = subservice.StepEstimate{N: n / 10, Total: total / 10}
+		return g
+	}
+	got := at(300, 900*time.Millisecond).Since(at(100, 100*time.Millisecond)).Models[0]
+	if e := got.All[0]; e.N != 200 || e.Mean != 4*time.Millisecond || e.Company != 0.5 {
+		t.Errorf("%+v", e)
+	}
+	if e := got.Prefill; e.N != 20 || e.Mean != 4*time.Millisecond {
+		t.Errorf("prompts: %+v", e)
+	}
+	// 20 prompts of 4 ms over 200 steps make a step 0.4 ms longer.
+	if share := prefillShare(&got); math.Abs(share-0.4) > 1e-9 {
+		t.Errorf("prompts make a step %.3f ms longer", share)
+	}
+}
+
+// A simulation with what was measured is the paper's model where nothing else was
+// measured; prompts and the way of a hand-off cost their time.
+func TestVirtual(t *testing.T) {
+	predict := func(change func(*Group)) float64 {
+		t.Helper()
+		g := pair(0.35, [2][]subservice.StepEstimate{steps(6, 6, 6, 6), steps(27.9, 27.9, 27.9, 27.9)}, 1)
+		change(g)
+		cfg, ok := g.Virtual(4, 1)
+		if !ok {
+			t.Fatal("not enough is known")
+		}
+		got, err := PredictVirtual(*cfg, schedule.Delayed, []int{1, 3}, 100, 300)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	plain := predict(func(*Group) {})
+	if math.Abs(plain-208) > 4 {
+		t.Errorf("%.1f tokens/s; the paper's model says 208", plain)
+	}
+	prompts := predict(func(g *Group) { g.Models[1].Prefill = subservice.StepEstimate{N: 10, Mean: 300 * time.Millisecond} })
+	hops := predict(func(g *Group) {
+		for i := range g.Models {
+			g.Models[i].Hop = subservice.StepEstimate{N: 10, Total: 30 * time.Millisecond}
+		}
+	})
+	if prompts > 0.95*plain || hops > 0.98*plain || hops < 0.8*plain {
+		t.Errorf("%.1f tokens/s, with prompts %.1f, with hand-offs that take 3 ms %.1f", plain, prompts, hops)
 	}
 }
 

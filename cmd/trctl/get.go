@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
+	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/tokenrouter/tokenrouter/engine"
 	"github.com/tokenrouter/tokenrouter/internal/node"
@@ -25,29 +28,78 @@ type getFlags struct {
 	Output      string `short:"o" env:"TRCTL_GET_OUTPUT" enum:"text,json" default:"text" help:"Output format: ${enum}."`
 }
 
-type getThresholdsCmd struct{ getFlags }
+type getThresholdsCmd struct {
+	getFlags
+	Watch    bool          `short:"w" help:"Go on until interrupted: on a terminal the same picture renewed, else a line each time."`
+	Interval time.Duration `default:"2s" help:"With --watch: time between two looks."`
+}
 
-// Run asks the server and prints its answer.
+// Run asks the server and prints its answer, once or again and again.
 func (g *getThresholdsCmd) Run(ctx context.Context, p process) error {
+	if g.Watch && g.Interval < 100*time.Millisecond {
+		return usagef("--interval is %s, want at least 100ms", g.Interval)
+	}
 	ctx, stop := untilSignal(ctx)
 	defer stop()
-	var answer node.Thresholds
-	if err := g.fetch(ctx, node.ThresholdsPath, &answer); err != nil {
-		return err
-	}
-	if g.Output == "json" {
-		return writeJSON(p, answer)
-	}
-	if len(answer.Deployments) == 0 {
-		_, err := fmt.Fprintln(p.out, "The server has no deployment of several models.")
-		return err
-	}
-	for i := range answer.Deployments {
-		if err := writeThresholds(p.out, &answer.Deployments[i]); err != nil {
+	for {
+		text, err := g.look(ctx, g.Watch && !isTerminal(p.out))
+		switch {
+		case g.Watch && ctx.Err() != nil:
+			return nil // the way to end it
+		case err != nil:
 			return err
 		}
+		if g.Watch && isTerminal(p.out) && g.Output == "text" {
+			text = clearScreen + time.Now().Format(time.TimeOnly) + "\n" + text
+		}
+		if _, err := io.WriteString(p.out, text); err != nil {
+			return err
+		}
+		if !g.Watch || !pause(ctx, g.Interval) {
+			return nil
+		}
 	}
-	return nil
+}
+
+// clearScreen puts the cursor into the corner of an empty screen.
+const clearScreen = "\x1b[H\x1b[2J"
+
+// look asks the server and returns what to print: with brief, one line a deployment.
+func (g *getThresholdsCmd) look(ctx context.Context, brief bool) (string, error) {
+	var answer node.Thresholds
+	if err := g.fetch(ctx, node.ThresholdsPath, &answer); err != nil {
+		return "", err
+	}
+	var out strings.Builder
+	if g.Output == "json" {
+		e := json.NewEncoder(&out)
+		if !g.Watch {
+			e.SetIndent("", "  ")
+		}
+		err := e.Encode(answer)
+		return out.String(), err
+	}
+	if len(answer.Deployments) == 0 {
+		return "The server has no deployment of several models.\n", nil
+	}
+	for i := range answer.Deployments {
+		s := &answer.Deployments[i]
+		if brief {
+			fmt.Fprintln(&out, time.Now().Format(time.TimeOnly), briefly(s))
+		} else if err := writeThresholds(&out, s); err != nil {
+			return "", err
+		}
+	}
+	return out.String(), nil
+}
+
+// briefly is a deployment in one line.
+func briefly(s *engine.GroupStatus) string {
+	text := fmt.Sprintf("%s %s for %.1f live requests, observed %.1f tokens/s", s.Deployment, setting(s.B), s.Live, s.Observed)
+	if s.Predicted != nil {
+		text += fmt.Sprintf(", predicted %.1f", *s.Predicted)
+	}
+	return text
 }
 
 // fetch reads a JSON answer of the admin endpoint.
@@ -115,11 +167,24 @@ func writeThresholds(w io.Writer, s *engine.GroupStatus) error {
 		fmt.Fprintln(t)
 	}
 	if len(s.Table) > 0 {
-		fmt.Fprint(t, "table\t")
-		for n, b := range s.Table {
-			fmt.Fprintf(t, "%d: %s  ", n+1, setting(b))
-		}
-		fmt.Fprintln(t)
+		fmt.Fprintf(t, "table\t%s\n", tableText(s.Table))
 	}
 	return t.Flush()
+}
+
+// tableText has the thresholds by number of live requests, with equal ones together.
+func tableText(table [][]int) string {
+	var parts []string
+	for from := 0; from < len(table); {
+		to := from
+		for to+1 < len(table) && slices.Equal(table[to+1], table[from]) {
+			to++
+		}
+		live := fmt.Sprint(from + 1)
+		if to > from {
+			live += fmt.Sprintf("-%d", to+1)
+		}
+		parts, from = append(parts, live+": "+setting(table[from])), to+1
+	}
+	return strings.Join(parts, ", ")
 }

@@ -3,9 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
-	"text/tabwriter"
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/engine"
@@ -15,6 +13,9 @@ import (
 	"github.com/tokenrouter/tokenrouter/worker/schedule"
 )
 
+// maxRepeat bounds --repeat.
+const maxRepeat = 100
+
 type sweepCmd struct {
 	Simulate bool `help:"Do not run models: play the real scheduler in virtual time, with the step times of --step or of the cases in --file."`
 	nodeFlags
@@ -23,6 +24,7 @@ type sweepCmd struct {
 	Rules      []schedule.Rule `name:"schedules" placeholder:"RULE" help:"Schedules (delayed)."`
 	Tokens     int             `default:"300" help:"Tokens of an answer."`
 	Duration   time.Duration   `default:"3s" help:"Time of a measurement, after a third of it to warm up."`
+	Repeat     int             `default:"1" placeholder:"R" help:"Measure every setting so often, in turns, and take the median."`
 
 	File     string    `short:"f" env:"TRCTL_SWEEP_FILE" placeholder:"FILE" help:"With --simulate: cases as for trctl solve; - is standard input. They replace -n, --p and --step."`
 	P        float64   `default:"0.35" help:"With --simulate: share of the small model's steps after which the large one writes a token."`
@@ -33,12 +35,18 @@ type sweepCmd struct {
 
 // sweepPoint is one setting and what it made.
 type sweepPoint struct {
-	Case      string   `json:"case,omitempty"`
-	N         int      `json:"n"`
-	Schedule  string   `json:"schedule"`
-	B         []int    `json:"b,omitempty"`
-	PerSecond float64  `json:"tokens_per_s"`
+	Case      string  `json:"case,omitempty"`
+	N         int     `json:"n"`
+	Schedule  string  `json:"schedule"`
+	B         []int   `json:"b,omitempty"`
+	PerSecond float64 `json:"tokens_per_s"`
+	// Runs are the repeats that PerSecond is the median of.
+	Runs []float64 `json:"runs,omitempty"`
+	// Predicted is what was to be expected: of a simulation by the solver, of a
+	// measurement by a simulation with what was measured. Solver is the solver's number
+	// for a measurement.
 	Predicted *float64 `json:"predicted_tokens_per_s,omitempty"`
+	Solver    *float64 `json:"solver_tokens_per_s,omitempty"`
 	// Floor is the most that the run's requests and hand-offs could have made with
 	// the models' bare steps, Efficiency what was made of it.
 	Floor      *float64  `json:"floor_tokens_per_s,omitempty"`
@@ -46,6 +54,7 @@ type sweepPoint struct {
 	Batch      []float64 `json:"mean_batch"`
 	Busy       []float64 `json:"busy,omitempty"`
 
+	rule  schedule.Rule
 	trace floor.Trace
 }
 
@@ -72,6 +81,8 @@ func (c *sweepCmd) check() error {
 		return usagef("--tokens is %d, want 1 to %d", c.Tokens, sim.MaxTokens/2)
 	case c.Requests < 0 || c.Requests > sim.MaxRequests:
 		return usagef("--requests is %d, want at most %d", c.Requests, sim.MaxRequests)
+	case c.Repeat < 1 || c.Repeat > maxRepeat:
+		return usagef("--repeat is %d, want 1 to %d", c.Repeat, maxRepeat)
 	case c.Duration < 100*time.Millisecond:
 		return usagef("--duration is %s, want at least 100ms", c.Duration)
 	case !(c.P >= 0 && c.P <= 1):
@@ -138,7 +149,7 @@ func (c *sweepCmd) simulateAll(ctx context.Context, p process) error {
 	if err != nil {
 		return err
 	}
-	out := newSweepOutput(p, c.Output)
+	out := &sweepOutput{p: p, json: c.Output == "json"}
 	for _, in := range cases {
 		for _, rule := range c.Rules {
 			for _, b := range c.settings(rule, in.N, len(in.P)) {
@@ -216,7 +227,8 @@ func (c *sweepCmd) simulate(ctx context.Context, in *threshold.Input, rule sched
 		point.Batch = append(point.Batch, r.Models[i].MeanBatch())
 		point.Busy = append(point.Busy, r.Models[i].Busy.Seconds()/r.Elapsed.Seconds())
 	}
-	return point, predict(ctx, in, rule, point)
+	point.Predicted, err = solverSays(ctx, in, rule, b)
+	return point, err
 }
 
 // setFloor compares with the least time that the same could have taken.
@@ -230,117 +242,18 @@ func (s *sweepPoint) setFloor(t *floor.Trace, m *floor.Models) error {
 	return nil
 }
 
-// predict adds what the model says, where it says something.
-func predict(ctx context.Context, in *threshold.Input, rule schedule.Rule, point *sweepPoint) error {
-	b := point.B
+// solverSays is what the model of delayed batching says, nil where it says nothing.
+func solverSays(ctx context.Context, in *threshold.Input, rule schedule.Rule, b []int) (*float64, error) {
 	switch rule {
 	case schedule.Eager:
 		b = slices.Repeat([]int{1}, len(in.P))
 	case schedule.Delayed:
 	default:
-		return nil
+		return nil, nil
 	}
 	v, err := engine.Predict(ctx, in, b)
 	if err != nil {
-		return fmt.Errorf("predict n %d, %v: %w", in.N, b, err)
+		return nil, fmt.Errorf("predict n %d, %v: %w", in.N, b, err)
 	}
-	point.Predicted = &v
-	return nil
-}
-
-// sweepOutput prints points as they come and what they show at the end.
-type sweepOutput struct {
-	p      process
-	json   bool
-	table  *tabwriter.Writer
-	points []*sweepPoint
-}
-
-func newSweepOutput(p process, format string) *sweepOutput {
-	return &sweepOutput{p: p, json: format == "json", table: tabwriter.NewWriter(p.out, 0, 0, 2, ' ', tabwriter.AlignRight)}
-}
-
-func (o *sweepOutput) add(s *sweepPoint) error {
-	o.points = append(o.points, s)
-	if o.json {
-		return writeJSONLine(o.p, s)
-	}
-	if len(o.points) == 1 {
-		fmt.Fprintln(o.table, "n\tschedule\tthresholds\ttokens/s\tpredicted\terror\tof floor\tmean batch\t")
-	}
-	b, predicted, wrong := "-", "-", "-"
-	if s.B != nil {
-		b = setting(s.B)
-	}
-	if s.Predicted != nil {
-		predicted, wrong = fmt.Sprintf("%.1f", *s.Predicted), fmt.Sprintf("%+.1f %%", 100*(*s.Predicted/s.PerSecond-1))
-	}
-	of := "-"
-	if s.Efficiency != nil {
-		of = fmt.Sprintf("%.0f %%", 100**s.Efficiency)
-	}
-	fmt.Fprintf(o.table, "%d\t%s\t%s\t%.1f\t%s\t%s\t%s\t%s\t\n", s.N, s.Schedule, b, s.PerSecond, predicted, wrong, of, batches(s.Batch))
-	return nil
-}
-
-func batches(list []float64) string {
-	text := ""
-	for i, b := range list {
-		if i > 0 {
-			text += " "
-		}
-		text += fmt.Sprintf("%.2f", b)
-	}
-	return text
-}
-
-// end prints the summary: how far off predictions are, and what trusting them costs.
-func (o *sweepOutput) end() error {
-	if o.json {
-		return nil
-	}
-	if err := o.table.Flush(); err != nil {
-		return err
-	}
-	var wrong float64
-	count := 0
-	type group struct{ best, chosen *sweepPoint }
-	groups := map[int]*group{}
-	var order []int
-	for _, s := range o.points {
-		if s.Predicted == nil {
-			continue
-		}
-		count++
-		wrong += math.Abs(*s.Predicted/s.PerSecond - 1)
-		g := groups[s.N]
-		if g == nil {
-			g = &group{s, s}
-			groups[s.N] = g
-			order = append(order, s.N)
-		}
-		if s.PerSecond > g.best.PerSecond {
-			g.best = s
-		}
-		if *s.Predicted > *g.chosen.Predicted {
-			g.chosen = s
-		}
-	}
-	if count == 0 {
-		return nil
-	}
-	fmt.Fprintf(o.p.out, "mean error of the predictions %.1f %%\n", 100*wrong/float64(count))
-	for _, n := range order {
-		g := groups[n]
-		fmt.Fprintf(o.p.out, "n %d: best %s with %.1f tokens/s; the predicted best %s makes %.1f %% less\n",
-			n, named(g.best), g.best.PerSecond, named(g.chosen), 100*(1-g.chosen.PerSecond/g.best.PerSecond))
-	}
-	return nil
-}
-
-func named(s *sweepPoint) string {
-	if s.B == nil {
-		return s.Schedule
-	}
-	return setting(s.B)
+	return &v, nil
 }

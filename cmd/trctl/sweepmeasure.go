@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -15,48 +16,36 @@ import (
 	"github.com/tokenrouter/tokenrouter/internal/floor"
 	"github.com/tokenrouter/tokenrouter/internal/node"
 	"github.com/tokenrouter/tokenrouter/models"
-	"github.com/tokenrouter/tokenrouter/worker/schedule"
 )
 
 // writeJSONLine prints a value as one line.
 func writeJSONLine(p process, value any) error { return json.NewEncoder(p.out).Encode(value) }
 
-// measureAll runs the models under every setting. The prediction for a setting is
-// made from what all runs with as many requests have measured together: routing,
-// and step times by batch size, alone and in company.
+const (
+	// leastRouted is how many routed steps must have been seen for a prediction.
+	leastRouted = 100
+	// virtualTokens is the length of a simulation that predicts a measurement.
+	virtualTokens = 100_000
+)
+
+// measureAll runs the models under every setting. Predictions are made from what all
+// runs with as many requests have measured together: routing, step times by batch
+// size, alone and in company, and what prompts and hand-offs take.
 func (c *sweepCmd) measureAll(ctx context.Context, p process) error {
 	problems, err := parseProblems(models.Problems())
 	if err != nil {
 		return err
 	}
-	out := newSweepOutput(p, c.Output)
+	out := &sweepOutput{p: p, json: c.Output == "json", measured: true}
 	for _, n := range c.N {
-		var points []*sweepPoint
-		var rules []schedule.Rule
-		var seen *engine.Group
-		for _, rule := range c.Rules {
-			for _, b := range c.settings(rule, n, max(2, len(c.Models))) {
-				point, group, err := c.measure(ctx, problems, n, rule, b)
-				if err != nil {
-					return err
-				}
-				points, rules = append(points, point), append(rules, rule)
-				seen = seen.Merge(group.Lifetime())
-			}
+		points, seen, err := c.measureRow(ctx, problems, n)
+		if err != nil {
+			return err
 		}
-		in, known := seen.Input(n, 100)
-		bare, timed := seen.Floor(n)
-		for i, point := range points {
-			if timed && len(point.trace.Requests) > 0 {
-				if err := point.setFloor(&point.trace, &bare); err != nil {
-					return err
-				}
-			}
-			if known {
-				if err := predict(ctx, in, rules[i], point); err != nil {
-					return err
-				}
-			}
+		if err := c.expect(ctx, points, seen, n); err != nil {
+			return err
+		}
+		for _, point := range points {
 			if err := out.add(point); err != nil {
 				return err
 			}
@@ -65,54 +54,121 @@ func (c *sweepCmd) measureAll(ctx context.Context, p process) error {
 	return out.end()
 }
 
+// measureRow measures every setting with n requests in flight, in turns, so that what
+// disturbs the machine for a while disturbs all of them. Of the repeats the one in the
+// middle counts, for the throughput and for what else it measured.
+func (c *sweepCmd) measureRow(ctx context.Context, problems []problem, n int) ([]*sweepPoint, *engine.Group, error) {
+	var points []*sweepPoint
+	var seen *engine.Group
+	for _, rule := range c.Rules {
+		for _, b := range c.settings(rule, n, max(2, len(c.Models))) {
+			points = append(points, &sweepPoint{N: n, Schedule: rule.String(), B: b, rule: rule})
+		}
+	}
+	runs := make([][]*sweepRun, len(points))
+	for range c.Repeat {
+		for k, point := range points {
+			run, err := c.measure(ctx, problems, n, point)
+			if err != nil {
+				return nil, nil, err
+			}
+			runs[k] = append(runs[k], run)
+		}
+	}
+	for k, point := range points {
+		for _, run := range runs[k] {
+			point.Runs = append(point.Runs, run.PerSecond)
+		}
+		slices.SortFunc(runs[k], func(a, b *sweepRun) int { return cmp.Compare(a.PerSecond, b.PerSecond) })
+		middle := runs[k][(len(runs[k])-1)/2]
+		point.PerSecond, point.Batch, point.Busy, point.trace = middle.PerSecond, middle.Batch, middle.Busy, middle.trace
+		seen = seen.Merge(middle.group)
+	}
+	return points, seen, nil
+}
+
+// sweepRun is one measurement of a setting.
+type sweepRun struct {
+	sweepPoint
+	group *engine.Group
+}
+
+// expect adds to measured points what was to be expected.
+func (c *sweepCmd) expect(ctx context.Context, points []*sweepPoint, seen *engine.Group, n int) error {
+	in, known := seen.Input(n, leastRouted)
+	virtual, _ := seen.Virtual(n, leastRouted)
+	bare, timed := seen.Floor(n)
+	for _, point := range points {
+		if timed && len(point.trace.Requests) > 0 {
+			if err := point.setFloor(&point.trace, &bare); err != nil {
+				return err
+			}
+		}
+		if !known {
+			continue
+		}
+		var err error
+		if point.Solver, err = solverSays(ctx, in, point.rule, point.B); err != nil {
+			return err
+		}
+		requests := max(4*n, virtualTokens/c.Tokens)
+		v, err := engine.PredictVirtual(*virtual, point.rule, point.B, c.Tokens, requests)
+		if err != nil {
+			return fmt.Errorf("predict n %d, %s %v: %w", n, point.rule, point.B, err)
+		}
+		point.Predicted = &v
+	}
+	return nil
+}
+
 // measure runs the models with n requests in flight for a while.
-func (c *sweepCmd) measure(ctx context.Context, problems []problem, n int, rule schedule.Rule, b []int) (*sweepPoint, *engine.Group, error) {
+func (c *sweepCmd) measure(ctx context.Context, problems []problem, n int, point *sweepPoint) (*sweepRun, error) {
 	cfg := engine.Defaults()
 	cfg.Logger = slog.New(slog.DiscardHandler)
 	all := node.Config{Config: cfg}
 	if err := c.apply(&all); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	cfg = all.Config
-	cfg.Schedule = rule
+	cfg.Schedule = point.rule
 	for i := range cfg.Models {
-		if b != nil && i < len(b) {
-			cfg.Models[i].Threshold = b[i]
+		if i < len(point.B) {
+			cfg.Models[i].Threshold = point.B[i]
 		}
 		// The longest wait is for surprises; here it would blur the thresholds.
 		cfg.Models[i].LongestWait = time.Second
 	}
 	if len(cfg.Deployments) != 1 {
-		return nil, nil, usagef("a sweep needs one deployment of several models")
+		return nil, usagef("a sweep needs one deployment of several models")
 	}
 	e, err := engine.New(cfg)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	point, err := c.load(ctx, e, problems, n)
-	if err == nil {
-		point.N, point.Schedule, point.B = n, rule.String(), b
-	}
-	group := &e.Groups()[0]
+	run, err := c.load(ctx, e, problems, n)
 	if closeErr := e.Close(); err == nil {
 		err = closeErr
 	}
-	return point, group, err
+	return run, err
 }
 
-// load keeps n requests in flight, warms up, and counts for the duration.
-func (c *sweepCmd) load(ctx context.Context, e *engine.Engine, problems []problem, n int) (*sweepPoint, error) {
+// load keeps n requests in flight, warms up, and counts and measures for the duration.
+// First answers are of all lengths, so that requests do not end together.
+func (c *sweepCmd) load(ctx context.Context, e *engine.Engine, problems []problem, n int) (*sweepRun, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	asks := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
-	d, point := e.Deployments()[0], &sweepPoint{}
+	d, point := e.Deployments()[0], &sweepRun{}
 	var mu sync.Mutex // of point.trace
 	for k := range n {
 		asks.Go(func(ctx context.Context) error {
 			for i := k; ctx.Err() == nil; i += n {
-				seed, zero := uint64(i), 0.0
+				seed, zero, length := uint64(i), 0.0, c.Tokens
+				if i == k {
+					length = max(1, c.Tokens*(k+1)/n)
+				}
 				r := engine.Request{
-					Model: d.Name, MaxTokens: c.Tokens, IgnoreEOS: true, Seed: &seed, Temperature: &zero,
+					Model: d.Name, MaxTokens: length, IgnoreEOS: true, Seed: &seed, Temperature: &zero,
 					Messages: []engine.Message{{Role: "user", Content: problems[i%len(problems)].Question}},
 				}
 				var wrote []uint8
@@ -135,16 +191,17 @@ func (c *sweepCmd) load(ctx context.Context, e *engine.Engine, problems []proble
 		})
 	}
 	var before, after engine.Work
+	var group, earlier engine.Group
 	asks.Go(func(ctx context.Context) error {
 		defer cancel()
 		if !pause(ctx, c.Duration/3) {
 			return nil
 		}
-		before = e.Work()
+		before, earlier = e.Work(), e.Groups()[0]
 		if !pause(ctx, c.Duration) {
 			return nil
 		}
-		after = e.Work()
+		after, group = e.Work(), e.Groups()[0]
 		return nil
 	})
 	if err := asks.Wait(); err != nil {
@@ -164,6 +221,7 @@ func (c *sweepCmd) load(ctx context.Context, e *engine.Engine, problems []proble
 		point.Batch = append(point.Batch, mean)
 		point.Busy = append(point.Busy, (z.StepTime-a.StepTime).Seconds()/took)
 	}
+	point.group = group.Since(&earlier)
 	return point, nil
 }
 

@@ -3,17 +3,19 @@ package sim
 import (
 	"math"
 	"testing"
+	"time"
 
 	"github.com/tokenrouter/tokenrouter/worker/schedule"
 )
 
 // What sub-services measure about themselves is what they were given: routing,
-// step times, and how much company slows them down.
+// step times, how much company slows them down, what prompts and hand-offs take.
 func TestEstimates(t *testing.T) {
 	cfg := r2r(4, 40, 1000, 0.35, 2, schedule.Delayed)
 	for i := range cfg.Models {
-		cfg.Models[i].Slowed, cfg.Models[i].Jitter = 1.4, 0.1
+		cfg.Models[i].Slowed, cfg.Models[i].Jitter, cfg.Models[i].Prefill = 1.4, 0.1, 40*time.Millisecond
 	}
+	cfg.Transit = 2 * time.Millisecond
 	s, err := newSimulation(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -30,6 +32,15 @@ func TestEstimates(t *testing.T) {
 	for i, h := range s.hosts {
 		e := h.sub.Estimate()
 		near("slowdown", e.Slowdown, 1.4, 0.05)
+		// Company comes and goes within a step, so times spread by more than the jitter.
+		if e.Spread < 0.05 || e.Spread > 0.2 {
+			t.Errorf("spread %.3f of a jitter of 0.1", e.Spread)
+		}
+		near("hand-off", e.Hop.Mean.Seconds(), 0.002, 0.001)
+		// In company prompts take longer too.
+		if p := e.Prefill; p.N < 35 || p.Mean < 38*time.Millisecond || p.Mean > 62*time.Millisecond {
+			t.Errorf("%d prompts of %s, want 40 ms to 56 ms", p.N, p.Mean)
+		}
 		want := cfg.Models[i].Step[0].Seconds()
 		for b, st := range e.All {
 			if st.N >= 50 {

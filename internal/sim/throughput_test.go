@@ -102,3 +102,47 @@ func TestLookAheadReference(t *testing.T) {
 		})
 	}
 }
+
+// The first pass of a prompt takes its time at every model, whoever shares the step.
+func TestPrefillTakesTime(t *testing.T) {
+	model := func(step, prefill time.Duration) Model {
+		return Model{Step: []time.Duration{step}, Prefill: prefill, LongestWait: time.Hour}
+	}
+	r, err := Run(Config{
+		Models:   []Model{model(time.Second, 3*time.Second), model(2*time.Second, 5*time.Second)},
+		Requests: []Request{{Prompt: 4, Path: []policies.ModelID{0, 0, 1, 1}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// 3 s of the entry's prompt with the first token, a step, the other's first pass, a step.
+	if want := 11 * time.Second; r.Elapsed != want {
+		t.Errorf("took %s, want %s", r.Elapsed, want)
+	}
+}
+
+// A share of tokens is kept if the routing says so.
+func TestShareKept(t *testing.T) {
+	r, err := Run(Config{
+		Models: []Model{{Step: []time.Duration{time.Second}}, {Step: []time.Duration{time.Second}}},
+		P:      [][]float64{{.5, .5}, {1, 0}}, Commit: [][]float64{{1, .25}, {1, 1}}, Visits: true,
+		Requests: Closed(40, 1, 200), Concurrency: 4,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	given, kept := 0, 0
+	for _, visits := range r.Visits {
+		for i := range visits[:len(visits)-1] {
+			if visits[i].Model == 0 && visits[i+1].Model == 1 {
+				given++
+				if visits[i].Kept {
+					kept++
+				}
+			}
+		}
+	}
+	if share := float64(kept) / float64(given); share < .2 || share > .3 {
+		t.Errorf("%d of %d tokens are kept, want a quarter", kept, given)
+	}
+}
