@@ -30,7 +30,7 @@ func (c *timelineCmd) Run(p process) error {
 	}
 	requests, err := sim.ParsePaths(c.Paths, len(c.Step))
 	if err != nil {
-		return &usageError{fmt.Errorf("--paths: %w", err)}
+		return &usageError{fmt.Errorf("--paths: %w; S is the first model and L the last", err)}
 	}
 	rules := c.Schedule
 	if len(rules) == 0 {

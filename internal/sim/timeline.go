@@ -46,11 +46,11 @@ func Timeline(panels []Panel) []byte {
 	}
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n", width, height, width, height)
 	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="white"/>`+"\n", width, height)
+	drawAxis(&b, height-axisHigh-4, end, x) // below the boxes
 	y := 6
 	for _, p := range panels {
 		y = drawPanel(&b, &p, y, x)
 	}
-	drawAxis(&b, y, end, x)
 	b.WriteString("</svg>\n")
 	return b.Bytes()
 }
@@ -58,7 +58,7 @@ func Timeline(panels []Panel) []byte {
 // drawPanel draws one run below y and returns where the next one begins.
 func drawPanel(b *bytes.Buffer, p *Panel, y int, x func(time.Duration) float64) int {
 	fmt.Fprintf(b, `<text x="%d" y="%d" font-weight="bold">%s</text>`, leftMargin, y+15, escaped(p.Title))
-	fmt.Fprintf(b, `<text x="%d" y="%d" text-anchor="end">mean finish time %s</text>`+"\n", width-20, y+15, seconds(p.Result.MeanEnd()))
+	fmt.Fprintf(b, `<text x="%d" y="%d" text-anchor="end">mean finish time %s s</text>`+"\n", width-20, y+15, strconv.FormatFloat(p.Result.MeanEnd().Seconds(), 'g', 4, 64))
 	y += titleHigh
 	top := func(k int) int { return y + k*(laneHeight+laneGap) }
 	for k, name := range p.Models {
@@ -68,10 +68,13 @@ func drawPanel(b *bytes.Buffer, p *Panel, y int, x func(time.Duration) float64) 
 	for i := range p.Result.Steps {
 		drawStep(b, &p.Result.Steps[i], top(int(p.Result.Steps[i].Model)), x)
 	}
+	together := map[time.Duration]int{}
 	for i, t := range p.Result.Ended {
-		// A tick below the last lane says when a request has ended.
-		bottom := top(len(p.Models)-1) + laneHeight
-		fmt.Fprintf(b, `<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="%s" stroke-width="3"/>`+"\n", x(t), bottom, x(t), bottom+8, colours[i%len(colours)])
+		// A tick below the last lane says when a request has ended; those that end
+		// together stand side by side.
+		bottom, at := top(len(p.Models)-1)+laneHeight, x(t)-4*float64(together[t])
+		together[t]++
+		fmt.Fprintf(b, `<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="%s" stroke-width="3"/>`+"\n", at, bottom, at, bottom+8, colours[i%len(colours)])
 	}
 	return top(len(p.Models)) + panelGap
 }
@@ -104,8 +107,12 @@ func drawAxis(b *bytes.Buffer, y int, end time.Duration, x func(time.Duration) f
 		}
 	}
 	for t := time.Duration(0); t <= end; t += mark {
+		unit := ""
+		if t+mark > end {
+			unit = " s"
+		}
 		fmt.Fprintf(b, `<line x1="%.1f" y1="0" x2="%.1f" y2="%d" stroke="#e9ecef" stroke-dasharray="2 3"/>`, x(t), x(t), y)
-		fmt.Fprintf(b, `<text x="%.1f" y="%d" text-anchor="middle" fill="#495057">%s</text>`+"\n", x(t), y+12, seconds(t))
+		fmt.Fprintf(b, `<text x="%.1f" y="%d" text-anchor="middle" fill="#495057">%s%s</text>`+"\n", x(t), y+12, seconds(t), unit)
 	}
 }
 
