@@ -159,7 +159,7 @@ func (s *Subservice) accept(m *submission) *generate.Error {
 
 // spec is what the scheduler needs to know of a sequence.
 func (s *Subservice) spec(q *sequence) scheduler.Spec {
-	want, topK := q.dep.wants()
+	want, topK := q.via.wants()
 	return scheduler.Spec{
 		Tokens: q.ids, MaxLen: s.reserve(q), Age: q.age, Salt: q.salt,
 		// Scoring a prompt needs a forward pass over all of it.

@@ -99,11 +99,6 @@ func (s *Subservice) end(q *sequence, done handoff.Done) {
 	q.done = done
 	q.hop++
 	q.blob = nil
-	if len(q.dep.Models) > 2 {
-		// What other collaborators reported may still be on its way to the entry,
-		// and nobody is left here to send it again.
-		q.seen[q.turn] = min(q.seen[q.turn], int32(q.q.PromptLen))
-	}
 	s.sendTurn(q)
 }
 
@@ -125,9 +120,6 @@ func (s *Subservice) fail(q *sequence, e *generate.Error) {
 		s.giveBack(s.links[q.collab.entry], &handoff.Frame{
 			Request: q.id, Epoch: q.epoch, Hop: q.hop, From: uint8(q.q.Self), To: uint8(q.q.Owner), Code: e.Code,
 		})
-		if len(q.dep.Models) > 2 {
-			s.release(q, handoff.DoneError)
-		}
 		s.forget(q)
 		return
 	}
@@ -140,22 +132,16 @@ func (s *Subservice) broken(q *sequence, op string, err error) {
 	s.fail(q, &generate.Error{Code: generate.CodeInternal, Message: "the request's state is inconsistent"})
 }
 
-// release tells every other model that may hold the request that it has ended.
-// A collaborator tells those that it handed the turn to, which the entry may not
-// know of yet.
+// release tells every replica that may have something of the request that it has
+// ended. Only its entry calls it. Who has taken the turn and was not heard of yet
+// is told when it announces that.
 func (s *Subservice) release(q *sequence, done handoff.Done) {
-	for k := range q.dep.Models {
-		link := s.linkOf(q, policies.ModelID(k))
-		has := q.seen[k] > 0 || q.away && q.turn == policies.ModelID(k)
-		if policies.ModelID(k) == q.q.Self || policies.ModelID(k) == q.q.Owner || link == nil || !has {
-			continue
-		}
-		f := handoff.Frame{
-			Kind: handoff.KindRelease, Request: q.id, Epoch: q.epoch, Hop: q.hop,
-			From: uint8(q.q.Self), To: uint8(k), Done: done,
-		}
-		if err := link.Send(&f); err != nil {
-			s.log.Warn("release not sent", "request", q.id, "peer", q.replica[k], "err", err)
+	for _, h := range q.entry.holdings {
+		if link := s.links[h.replica]; link != nil {
+			s.tell(link, &handoff.Frame{
+				Kind: handoff.KindRelease, Request: q.id, Epoch: q.epoch, Hop: q.hop,
+				From: uint8(q.q.Self), To: uint8(h.model), Done: done,
+			})
 		}
 	}
 }

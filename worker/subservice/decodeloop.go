@@ -48,6 +48,9 @@ func (s *Subservice) begin() (plan *scheduler.Plan, wake time.Duration, waiting 
 		m.apply(s)
 	}
 	s.keepAlive()
+	if len(s.parcels) > 0 {
+		s.sendParcels()
+	}
 	if len(s.lost) > 0 {
 		s.retryLost()
 		s.giveUp(s.now())
@@ -86,7 +89,7 @@ func (s *Subservice) idle(ctx context.Context, timer *time.Timer, wake time.Dura
 	if waiting {
 		until = max(wake-s.now(), 0)
 	}
-	if len(s.lost) > 0 || s.group.changed {
+	if len(s.lost)+len(s.parcels) > 0 || s.group.changed {
 		until = min(until, retryWait)
 	}
 	if len(s.seqs) > 0 {
@@ -147,6 +150,7 @@ func (s *Subservice) launch(plan *scheduler.Plan) (executor.Ticket, error) {
 		}
 	}
 	s.askPrompt(plan)
+	s.mixIn(plan)
 	ticket, err := s.exec.Launch(&plan.Batch)
 	if err != nil {
 		return 0, fmt.Errorf("launch step %d: %w", plan.Batch.Step, err)
@@ -192,61 +196,21 @@ func (s *Subservice) route(plan *scheduler.Plan) {
 			s.finish(q, handoff.DoneLength) // the prompt was all that was wanted
 			continue
 		}
-		d := q.dep
-		d.rows = append(d.rows, q)
-		d.outs = append(d.outs, out)
-		d.kinds = append(d.kinds, policies.Kind(plan.Kinds[out.Row]))
+		q.via.add(q, out, policies.Kind(plan.Kinds[out.Row]))
 	}
 	for _, d := range s.deployments {
-		if len(d.rows) == 0 {
-			continue
-		}
-		d.decide()
-		for i, q := range d.rows {
-			d.routing.add(d.choices[i])
-			s.applyDecision(q, d.outs[i], d.choices[i])
-		}
-		clear(d.rows)
-		d.rows, d.outs, d.kinds = d.rows[:0], d.outs[:0], d.kinds[:0]
-	}
-}
-
-// decide fills d.choices for d.rows.
-func (d *deployment) decide() {
-	b, r := &d.batch, &d.result
-	b.Reqs = b.Reqs[:0]
-	*r = policies.Result{
-		Token: r.Token[:0], Entropy: r.Entropy[:0], Score: r.Score[:0],
-		TopK: r.TopK[:0], Hidden: r.Hidden[:0], Kind: d.kinds,
-	}
-	for i, q := range d.rows {
-		out := d.outs[i]
-		b.Reqs = append(b.Reqs, &q.q)
-		r.Token = append(r.Token, out.Token)
-		r.Entropy = append(r.Entropy, out.Entropy)
-		r.LogV = out.LogV
-		r.Score = append(r.Score, out.Score)
-		if d.spec.Needs&policies.FeatureTopK != 0 {
-			r.TopK = append(r.TopK, logitsOf(out.Top, d.spec.TopK))
-		}
-		if d.spec.Needs&policies.FeatureHidden != 0 {
-			r.Hidden = append(r.Hidden, out.Hidden)
+		for _, r := range d.all {
+			if len(r.rows) == 0 {
+				continue
+			}
+			r.decide()
+			for i, q := range r.rows {
+				d.routing.add(r.choices[i])
+				s.applyDecision(q, r.outs[i], r.choices[i])
+			}
+			r.reset()
 		}
 	}
-	if cap(d.choices) < len(d.rows) {
-		d.choices = make([]policies.Decision, len(d.rows))
-	}
-	d.choices = d.choices[:len(d.rows)]
-	clear(d.choices)
-	d.Policy.Route(b, r, d.choices)
-}
-
-func logitsOf(top []step.TopEntry, n int) []float32 {
-	v := make([]float32, 0, n)
-	for _, e := range top[:min(n, len(top))] {
-		v = append(v, e.Logit)
-	}
-	return v
 }
 
 // errBadDecision is a policy's fault: a dropped token that stays, or a model
@@ -279,12 +243,12 @@ func (s *Subservice) applyDecision(q *sequence, out *step.Out, d policies.Decisi
 		}
 		s.handOver(q, d)
 		if d.Keep && q.collab != nil && d.To != q.q.Owner {
-			s.sendProgress(q) // the entry hears of the token, and of the third model
+			_ = s.sendProgress(q) // the entry hears of the token, and of the third model
 		}
 		return
 	}
 	if q.collab != nil {
-		s.sendProgress(q)
+		_ = s.sendProgress(q) // else the tokens go with what comes next
 	} else {
 		s.holdBack(q)
 	}

@@ -61,6 +61,44 @@
 // # What can be lost
 //
 // Nothing that was committed: the entry, and beyond it the gateway, can rebuild
-// a request from its ids. A lost collaborator costs a re-send with Base 0 and
-// hop+1; a lost entry costs a re-submission by the gateway with epoch+1.
+// a request from its ids. A lost collaborator costs a new try of the turn by the
+// entry; a lost entry costs a re-submission by the gateway with epoch+1.
+//
+// # Who may send a turn again
+//
+// A hop is a try and a count: hop = try << tryBits | count. Whoever has the turn
+// counts one up for the hand-off that gives it away, so inside a try every hop is
+// sent once, to one replica, and one replica has the turn. Only the request's
+// entry begins a try: it gives the turn, as far as it knows the answer, to a
+// replica anew, with count 0. A newer try has greater hops than an older one can
+// ever reach, so what is newer always wins, wherever the two meet:
+//
+//   - The entry refuses frames of older tries, and tells their sender to forget
+//     (codeStale). So it never takes an answer from two tries.
+//   - A collaborator replaces what an older try left there, running or not. It goes
+//     on with it only if it is parked and the hand-off confirms every id of it.
+//   - A collaborator refuses hand-offs and releases of tries older than its own.
+//
+// A collaborator never sends a turn a second time, but for a Nack in answer to it:
+// the receiver has then not applied it.
+//
+// The entry finds out that a turn is lost because somebody always vouches for it:
+//
+//   - Who takes a turn from a third model says so to the entry at once, with a
+//     Progress that names itself as the one that has the turn (From = To). The
+//     entry remembers that replica as the holder. If its link to the holder goes
+//     down, it begins a new try.
+//   - Who has sent a turn to a third model vouches for that hop from then on. If
+//     its link to the receiver goes down, or the receiver declines, it tells the
+//     entry (codeLost, and the hop), which begins a new try unless it has heard of
+//     that hop, or a later one, from a replica that took it.
+//   - Who loses its link to the entry forgets the request, and says so (codeLost)
+//     to whom it had the turn from. Without a link to the entry it takes no turn.
+//   - Who ends the answer in a turn that came from a third model keeps the request
+//     until the entry releases it.
+//
+// By induction over the replicas that had the turn since the holder: while the
+// entry's link to one is up, it hears from that one that it has the turn, or that the
+// next did not take it. When that link breaks, that one tells the one before it,
+// which tells the entry. A try that was begun without need costs work, never a token.
 package subservice

@@ -32,7 +32,20 @@ func (s *Subservice) Drive(wake func()) *Driver {
 }
 
 // Stop ends the loop; what Run does at its end.
-func (d *Driver) Stop() { _ = d.s.stop(nil) }
+func (d *Driver) Stop() {
+	_ = d.s.stop(nil)
+	d.answer()
+}
+
+// answer tells the refusals of requests that were submitted.
+func (d *Driver) answer() {
+	for _, sub := range d.asked {
+		if refusal := <-sub.reply; refusal != nil {
+			sub.q.entry.stream.sink(generate.Event{Kind: generate.EventError, Epoch: sub.q.epoch, Err: refusal})
+		}
+	}
+	d.asked = d.asked[:0]
+}
 
 // Connect tells of a link, Disconnect that what was in flight on it is lost.
 func (d *Driver) Connect(l Link)    { d.s.in.post(&linkChange{link: l, up: true}) }
@@ -76,12 +89,7 @@ func (d *Driver) Cancel(request uint64, epoch uint32) { d.s.in.post(&cancellatio
 // before. It must not be called while a step runs.
 func (d *Driver) Begin() (plan *scheduler.Plan, wake time.Duration, again bool, err error) {
 	plan, wake, again, err = d.s.begin()
-	for _, sub := range d.asked {
-		if refusal := <-sub.reply; refusal != nil {
-			sub.q.entry.stream.sink(generate.Event{Kind: generate.EventError, Epoch: sub.q.epoch, Err: refusal})
-		}
-	}
-	d.asked = d.asked[:0]
+	d.answer()
 	d.spare = append(d.spare, d.came...) // they have been applied
 	d.came = d.came[:0]
 	if plan == nil || err != nil {

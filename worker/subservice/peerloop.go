@@ -63,30 +63,41 @@ func (m *arrival) apply(s *Subservice) {
 	q := s.seqs[f.Request]
 	var err error
 	switch {
-	case f.Kind == handoff.KindHandoff && (q == nil || q.collab != nil && f.Epoch > q.epoch):
+	case f.Kind == handoff.KindHandoff && (q == nil || q.collab != nil && q.replaces(f)):
 		s.receiveNew(m.link, f, q)
 	case q == nil:
-		if f.Kind == handoff.KindProgress && s.ended.has(f.Request, f.Epoch) {
+		if f.Kind == handoff.KindProgress {
 			s.dismiss(m.link, f)
 		}
-	case f.Kind == handoff.KindHandoff && int(f.Base) > len(q.ids), f.Kind == handoff.KindProgress && int(f.Base) > len(q.ids):
-		s.nack(m.link, f, q.q.Self, len(q.ids))
 	case f.Kind == handoff.KindNack:
 		s.receiveNack(q, f)
 	case f.Kind == handoff.KindRelease:
-		s.receiveRelease(q, f)
+		s.receiveRelease(m.link, q, f)
+	case f.Kind == handoff.KindProgress:
+		err = s.receiveProgress(m.link, q, f)
 	default:
-		err = s.receiveTurn(m.link, q, f)
+		err = s.receiveHandoff(m.link, q, f)
 	}
 	if err != nil {
-		s.refuse(q, f, err)
+		s.refuse(m.link, q, f, err)
 	}
 }
 
 // refuse handles a turn frame that was not applied: late ones are dropped, a
 // conflict ends the request.
-func (s *Subservice) refuse(q *sequence, f *handoff.Frame, err error) {
-	if errors.Is(err, handoff.ErrStale) || errors.Is(err, errNotOurTurn) {
+func (s *Subservice) refuse(l Link, q *sequence, f *handoff.Frame, err error) {
+	switch {
+	case errors.Is(err, errOldTry):
+		if f.Epoch < q.epoch {
+			s.dismiss(l, f)
+			return
+		}
+		s.tell(l, &handoff.Frame{
+			Kind: handoff.KindRelease, Request: f.Request, Epoch: f.Epoch, Hop: f.Hop,
+			From: uint8(q.q.Self), To: f.From, Done: handoff.DoneError, Code: codeStale,
+		})
+		return
+	case errors.Is(err, handoff.ErrStale) || errors.Is(err, errNotOurTurn):
 		s.log.Debug("stale frame", "request", f.Request, "epoch", f.Epoch, "hop", f.Hop, "err", err)
 		return
 	}
@@ -94,31 +105,69 @@ func (s *Subservice) refuse(q *sequence, f *handoff.Frame, err error) {
 	s.fail(q, &generate.Error{Code: generate.CodeConflict, Message: "two replicas disagree about the answer", Retryable: true})
 }
 
-// receiveTurn applies a hand-off or progress to a sequence that is known here.
-func (s *Subservice) receiveTurn(l Link, q *sequence, f *handoff.Frame) error {
-	// A hand-off is newer than the one sent last; progress belongs to it, or to one
-	// that the other model has made to a third.
-	expected := q.away && f.Epoch == q.epoch && (f.Kind == handoff.KindHandoff && f.Hop > q.hop ||
-		f.Kind == handoff.KindProgress && f.Hop >= q.hop && (f.Hop > q.hop || f.From == uint8(q.turn)))
-	if !expected && (f.Kind == handoff.KindProgress || f.Epoch != q.fence.Epoch() || f.Hop != q.fence.Hop()) {
-		return fmt.Errorf("%w: %s of epoch %d hop %d from model %d", errNotOurTurn, f.Kind, f.Epoch, f.Hop, f.From)
+// heard notes at the entry who speaks, and says whether it speaks of the present try.
+func (s *Subservice) heard(l Link, q *sequence, f *handoff.Frame) error {
+	if f.Epoch < q.epoch || f.Epoch == q.epoch && tryOf(f.Hop) < tryOf(q.hop) {
+		return fmt.Errorf("%w: %s of epoch %d hop %d", errOldTry, f.Kind, f.Epoch, f.Hop)
 	}
-	// Progress needs no fence: it is compared by position with what is known, and
-	// with third models in play it may come by two links in either order.
-	if f.Kind == handoff.KindHandoff {
-		verdict, err := q.fence.Check(f)
-		if !expected && verdict == handoff.Apply {
-			return fmt.Errorf("%w: %s of epoch %d hop %d from model %d", errNotOurTurn, f.Kind, f.Epoch, f.Hop, f.From)
-		}
-		if verdict != handoff.Apply {
-			return err
-		}
+	if f.Epoch > q.epoch || tryOf(f.Hop) > tryOf(q.hop) || int(f.From) >= len(q.dep.Models) || policies.ModelID(f.From) == q.q.Self {
+		return notOurTurn(f)
+	}
+	name, _ := l.Peer()
+	q.entry.noteHolding(name, policies.ModelID(f.From))
+	return nil
+}
+
+// receiveProgress takes news of a turn that is elsewhere: who has it, or that it
+// went on to a third model, and tokens. Only the entry gets it.
+//
+// News of several replicas come by several links, in any order. The newest hop
+// counts; in one hop, what its holder says counts more than what the giver said.
+func (s *Subservice) receiveProgress(l Link, q *sequence, f *handoff.Frame) error {
+	if q.entry == nil {
+		return notOurTurn(f)
+	}
+	if err := s.heard(l, q, f); err != nil {
+		return err
+	}
+	name, _ := l.Peer()
+	e, has := q.entry, f.From == f.To
+	switch {
+	case !q.away || !q.sent || int(f.To) >= len(q.dep.Models) || policies.ModelID(f.To) == q.q.Self:
+		return notOurTurn(f)
+	case has && f.Hop == q.hop && name != e.holder, f.Hop < q.hop:
+		return notOurTurn(f)
+	case has && f.Hop > q.hop:
+		q.hop, e.holder = f.Hop, name
+		q.replica[f.From] = name
+	}
+	if f.Hop < e.news || f.Hop == e.news && !has {
+		return notOurTurn(f)
+	}
+	if int(f.Base) > len(q.ids) {
+		s.nack(l, f, q.q.Self, len(q.ids))
+		return nil
 	}
 	from := len(q.q.Out)
 	fresh, err := s.absorb(q, f)
 	if err != nil {
 		return err
 	}
+	e.news, q.turn, q.blob = f.Hop, policies.ModelID(f.To), nil
+	s.noteSeen(q, f)
+	if len(fresh) == 0 {
+		return nil
+	}
+	if err := s.sched.Commit(s.now(), q.sid(), fresh...); err != nil {
+		return err
+	}
+	s.reportArrived(q, from, f)
+	return nil
+}
+
+// noteSeen takes the policy's state and what each model has seen from a turn frame
+// whose tokens were absorbed.
+func (s *Subservice) noteSeen(q *sequence, f *handoff.Frame) {
 	q.q.State.Set(f.State)
 	if len(f.Tokens) > 0 {
 		q.seen[f.From] = max(q.seen[f.From], f.Base+int32(len(f.Tokens)))
@@ -129,26 +178,58 @@ func (s *Subservice) receiveTurn(l Link, q *sequence, f *handoff.Frame) error {
 		}
 	}
 	q.seen[q.q.Self] = int32(len(q.ids))
-	if f.Kind == handoff.KindProgress {
-		q.hop, q.turn = f.Hop, policies.ModelID(f.To)
-		if len(fresh) > 0 {
-			if err := s.sched.Commit(s.now(), q.sid(), fresh...); err != nil {
-				return err
-			}
-			s.reportArrived(q, from, f)
+}
+
+// receiveHandoff applies a hand-off to a sequence that is known here.
+func (s *Subservice) receiveHandoff(l Link, q *sequence, f *handoff.Frame) error {
+	newest := q.hop
+	if q.entry != nil {
+		if err := s.heard(l, q, f); err != nil {
+			return err
 		}
+		newest = max(newest, q.entry.news)
+	}
+	expected := q.away && f.Epoch == q.epoch && f.Hop > newest && int(f.From) < len(q.dep.Models)
+	if !expected && (f.Epoch != q.fence.Epoch() || f.Hop != q.fence.Hop()) {
+		return notOurTurn(f)
+	}
+	if expected && int(f.Base) > len(q.ids) {
+		s.nack(l, f, q.q.Self, len(q.ids))
 		return nil
 	}
-	q.hop = f.Hop
-	q.away = false
+	switch verdict, err := q.fence.Check(f); {
+	case !expected && verdict == handoff.Apply:
+		return notOurTurn(f)
+	case verdict != handoff.Apply:
+		return err
+	}
+	from := len(q.q.Out)
+	fresh, err := s.absorb(q, f)
+	if err != nil {
+		return err
+	}
+	if tryOf(f.Hop) > tryOf(q.hop) {
+		clear(q.seen[:]) // what was said in an older try may not have been heard
+	}
+	s.noteSeen(q, f)
+	q.seen[f.From] = int32(len(q.ids))
+	q.hop, q.away, q.sent = f.Hop, false, false
+	delete(s.lost, q.id)
 	q.q.From = policies.ModelID(f.From)
 	q.replica[f.From], _ = l.Peer()
-	if q.collab != nil {
-		q.collab.logprobs = nil
-	} else {
+	if q.entry != nil {
+		q.entry.news, q.entry.holder = f.Hop, ""
 		s.reportArrived(q, from, f)
+	} else {
+		q.keepLogprobs(f)
+		s.announce(q)
 	}
 	return s.resume(q, f, fresh)
+}
+
+// notOurTurn is errNotOurTurn for a frame.
+func notOurTurn(f *handoff.Frame) error {
+	return fmt.Errorf("%w: %s of epoch %d hop %d from model %d", errNotOurTurn, f.Kind, f.Epoch, f.Hop, f.From)
 }
 
 // absorb appends the tokens of f that are new here and returns their ids. What
@@ -194,7 +275,9 @@ func (s *Subservice) reportArrived(q *sequence, from int, f *handoff.Frame) {
 // resume goes on with a sequence whose turn has come back.
 func (s *Subservice) resume(q *sequence, f *handoff.Frame, fresh []int32) error {
 	if f.Done != handoff.NotDone && q.entry != nil {
-		q.seen[f.From] = 0 // the collaborator has let go of it already
+		if len(q.dep.Models) == 2 {
+			q.entry.dropHolding(q.replica[f.From]) // it has let go already
+		}
 		s.finish(q, f.Done)
 		return nil
 	}
@@ -233,7 +316,7 @@ func (s *Subservice) receive(q *sequence, f *handoff.Frame) (policies.Verdict, p
 		}
 	}
 	s.came = h.Tokens[:0]
-	verdict, to := q.dep.Policy.Receive(&q.q, h)
+	verdict, to := q.via.policy.Receive(&q.q, h)
 	if verdict == policies.Bounce && (int(to) >= len(q.dep.Models) || to == q.q.Self) {
 		s.log.Error("policy", "request", q.id, "deployment", q.dep.Name, "err", errBadDecision)
 		return policies.Run, q.q.Self
@@ -242,7 +325,7 @@ func (s *Subservice) receive(q *sequence, f *handoff.Frame) (policies.Verdict, p
 }
 
 // receiveNew makes this replica a collaborator of a request, or replaces what an
-// older epoch left here.
+// older epoch or try left here.
 func (s *Subservice) receiveNew(l Link, f *handoff.Frame, old *sequence) {
 	switch {
 	case f.Done != handoff.NotDone:
@@ -250,12 +333,17 @@ func (s *Subservice) receiveNew(l Link, f *handoff.Frame, old *sequence) {
 	case old == nil && s.ended.has(f.Request, f.Epoch):
 		s.dismiss(l, f)
 		return
-	case f.First == nil:
+	}
+	if old != nil {
+		s.forget(old)
+	}
+	if f.First == nil {
 		s.nack(l, f, policies.ModelID(f.To), 0)
 		return
 	}
-	if old != nil {
-		s.remove(old)
+	if name, _ := l.Peer(); name != f.First.Entry && s.links[f.First.Entry] == nil {
+		s.reject(l, f, codeLost) // nobody could be told of what happens here
+		return
 	}
 	q, code := s.newCollaborator(l, f)
 	if q == nil {
@@ -270,6 +358,8 @@ func (s *Subservice) receiveNew(l Link, f *handoff.Frame, old *sequence) {
 		return
 	}
 	s.seqs[q.id] = q
+	q.keepLogprobs(f)
+	s.announce(q)
 	if verdict, to := s.receive(q, f); verdict == policies.Bounce {
 		s.log.Error("policy bounces a first visit", "request", q.id, "to", to)
 		s.fail(q, &generate.Error{Code: generate.CodeInternal, Message: "the routing policy failed"})
@@ -284,14 +374,18 @@ func (s *Subservice) newCollaborator(l Link, f *handoff.Frame) (*sequence, strin
 		return nil, generate.CodeNotFound
 	}
 	p := f.First
+	via := dep.via(p.Override)
+	if via == nil {
+		return nil, generate.CodeInvalid
+	}
 	answer := len(f.Tokens) - int(p.PromptLen)
 	if p.PromptLen < 1 || p.Sampling.MaxTokens < 1 || answer >= int(p.Sampling.MaxTokens) || len(f.Tokens) >= s.info.MaxContext {
 		return nil, generate.CodeInvalid
 	}
-	q := &sequence{id: f.Request, epoch: f.Epoch, hop: f.Hop, dep: dep, params: p.Sampling, age: p.Age, salt: p.Salt, collab: &collabState{entry: p.Entry}}
+	q := &sequence{id: f.Request, epoch: f.Epoch, hop: f.Hop, dep: dep, via: via, params: p.Sampling, age: p.Age, salt: p.Salt, collab: &collabState{entry: p.Entry}}
 	q.q = policies.Req{
 		ID: q.id, Self: dep.Self, From: policies.ModelID(f.From), Owner: policies.Entry,
-		PromptLen: int(p.PromptLen), Sampling: &q.params,
+		PromptLen: int(p.PromptLen), Sampling: &q.params, Override: p.Override,
 	}
 	q.q.State.Set(f.State)
 	for i, t := range f.Tokens {
@@ -303,7 +397,7 @@ func (s *Subservice) newCollaborator(l Link, f *handoff.Frame) (*sequence, strin
 			q.q.Models = append(q.q.Models, policies.ModelID(t.Model))
 		}
 	}
-	q.q.Out = q.ids[p.PromptLen:]
+	q.q.Out, q.q.Prompt = q.ids[p.PromptLen:], q.ids[:p.PromptLen:p.PromptLen]
 	for k, n := range f.Seen {
 		if k < len(dep.Models) {
 			q.seen[k] = min(n, int32(len(q.ids)))
@@ -328,49 +422,68 @@ func (s *Subservice) nack(l Link, f *handoff.Frame, self policies.ModelID, known
 		Kind: handoff.KindNack, Request: f.Request, Epoch: f.Epoch, Hop: f.Hop,
 		From: uint8(self), To: f.From, Known: int32(known),
 	}
-	if err := l.Send(&n); err != nil {
-		s.log.Warn("nack not sent", "request", f.Request, "err", err)
-	}
+	s.tell(l, &n)
 }
 
-// receiveNack sends the turn again from what the other side has.
+// receiveNack sends the turn again from what the other side has, or to an entry
+// that missed progress what it has not.
 func (s *Subservice) receiveNack(q *sequence, f *handoff.Frame) {
 	if f.Epoch != q.epoch || int(f.Known) > len(q.ids) || int(f.From) >= len(q.dep.Models) {
 		return
 	}
 	q.seen[f.From] = min(q.seen[f.From], f.Known)
-	if f.Hop != q.hop || !q.away || f.From != uint8(q.turn) {
-		return // it missed progress; the next one tells it all
+	switch {
+	case f.Hop != q.hop:
+	case q.away && f.From == uint8(q.turn):
+		q.seen[q.turn] = f.Known
+		q.sent = false
+		s.sendTurn(q)
+	case q.collab != nil && !q.away && policies.ModelID(f.From) == q.q.Owner:
+		_ = s.sendProgress(q)
 	}
-	q.seen[q.turn] = f.Known
-	q.sent = false
-	s.sendTurn(q)
 }
 
-// receiveRelease ends a request: the entry says that it is over, or a
-// collaborator that it cannot go on.
-func (s *Subservice) receiveRelease(q *sequence, f *handoff.Frame) {
+// receiveRelease ends a request, or a turn: the entry says that a request or a try
+// is over, or a collaborator that it cannot go on.
+func (s *Subservice) receiveRelease(l Link, q *sequence, f *handoff.Frame) {
+	if f.Epoch < q.epoch || f.Epoch == q.epoch && tryOf(f.Hop) < tryOf(q.hop) {
+		return
+	}
 	switch {
-	case f.Epoch < q.epoch:
-	case q.collab != nil && policies.ModelID(f.From) != q.q.Owner:
-		// Another collaborator has ended its turn. It may be one that was given up: a
-		// newer one goes on, and the request can come back.
-		if f.Hop >= q.hop {
+	case q.entry != nil:
+		s.turnFailed(l, q, f)
+	case policies.ModelID(f.From) == q.q.Owner:
+		if f.Code == codeStale {
 			s.forget(q)
-		}
-	case q.collab != nil:
-		if len(q.dep.Models) > 2 {
-			s.release(q, f.Done)
+			return
 		}
 		s.remove(q)
-	case f.Done == handoff.DoneError && q.away && f.From == uint8(q.turn):
-		q.seen[q.turn] = 0
-		retryable := f.Code != generate.CodeKVExhausted && f.Code != generate.CodeInvalid
-		s.fail(q, &generate.Error{
-			Code: errorCode(f.Code), Retryable: retryable,
-			Message: "model " + q.dep.Models[q.turn] + " cannot take the request",
-		})
+	case f.Epoch != q.epoch || !q.away || f.Hop != q.hop || f.From != uint8(q.turn):
+		// The turn has moved on since.
+	case f.Done == handoff.DoneError:
+		s.reportLost(q, f.Code) // a third model does not take the turn
+	default:
+		s.forget(q) // the third model knows that the request has ended
 	}
+}
+
+// turnFailed is called at the entry when a collaborator says that it cannot go on
+// with a turn, or that a turn which it gave away is lost.
+func (s *Subservice) turnFailed(l Link, q *sequence, f *handoff.Frame) {
+	name, _ := l.Peer()
+	counts := f.Hop > q.hop || f.Hop == q.hop && name == q.entry.holder
+	if f.Done != handoff.DoneError || f.Epoch != q.epoch || !q.away || !q.sent || !counts {
+		return
+	}
+	if f.Code == codeLost {
+		s.renew(q, "so says "+name)
+		return
+	}
+	retryable := f.Code != generate.CodeKVExhausted && f.Code != generate.CodeInvalid
+	s.fail(q, &generate.Error{
+		Code: errorCode(f.Code), Retryable: retryable,
+		Message: "model " + q.dep.Models[min(int(f.From), len(q.dep.Models)-1)] + " cannot go on with the request",
+	})
 }
 
 // dismiss tells the sender of a frame that its request has ended.
@@ -381,9 +494,7 @@ func (s *Subservice) dismiss(l Link, f *handoff.Frame) {
 	if f.Kind == handoff.KindProgress {
 		r.From = uint8(policies.Entry) // progress goes to the entry, whoever has the turn
 	}
-	if err := l.Send(&r); err != nil {
-		s.log.Warn("release not sent", "request", f.Request, "err", err)
-	}
+	s.tell(l, &r)
 }
 
 // reject answers a hand-off that this replica cannot take.
@@ -394,13 +505,11 @@ func (s *Subservice) reject(l Link, f *handoff.Frame, code string) {
 // giveBack sends a Release that says why a collaborator cannot go on.
 func (s *Subservice) giveBack(l Link, f *handoff.Frame) {
 	f.Kind, f.Done = handoff.KindRelease, handoff.DoneError
-	err := peer.ErrLinkDown
-	if l != nil {
-		err = l.Send(f)
+	if l == nil {
+		s.notSent(f, peer.ErrLinkDown)
+		return
 	}
-	if err != nil {
-		s.log.Warn("rejection not sent", "request", f.Request, "err", err)
-	}
+	s.tell(l, f)
 }
 
 // errorCode keeps a peer's code if the gateway knows it.

@@ -21,6 +21,10 @@ func (s *Subservice) prepare(req *generate.Request) (*submission, *generate.Erro
 	if dep == nil || dep.Self != policies.Entry {
 		return nil, &generate.Error{Code: generate.CodeNotFound, Message: fmt.Sprintf("replica %s is no entry of deployment %q", s.cfg.Replica, req.Deployment), Param: "model"}
 	}
+	via := dep.via(req.Routing)
+	if via == nil {
+		return nil, refuseOverride(dep)
+	}
 	prompt, refusal := s.promptIDs(req)
 	if refusal != nil {
 		return nil, refusal
@@ -43,10 +47,10 @@ func (s *Subservice) prepare(req *generate.Request) (*submission, *generate.Erro
 	}
 	params.MinTokens = min(params.MinTokens, params.MaxTokens)
 	q := &sequence{
-		id: req.ID, epoch: req.Epoch, dep: dep, params: params, ids: prompt, age: s.cfg.Start.Add(s.now()).UnixNano(),
+		id: req.ID, epoch: req.Epoch, dep: dep, via: via, params: params, ids: prompt, age: s.cfg.Start.Add(s.now()).UnixNano(),
 		entry: &entryState{stream: newStream(), decoder: s.words.NewDecoder(true)},
 	}
-	q.q = policies.Req{ID: q.id, Self: dep.Self, From: policies.Client, Owner: dep.Self, PromptLen: len(prompt), Sampling: &q.params}
+	q.q = policies.Req{ID: q.id, Self: dep.Self, From: policies.Client, Owner: dep.Self, PromptLen: len(prompt), Prompt: prompt, Sampling: &q.params, Override: req.Routing}
 	sub := &submission{q: q, owner: dep.Self, reply: make(chan *generate.Error, 1)}
 	if req.Resume != nil {
 		if refusal := s.restore(sub, req.Resume); refusal != nil {

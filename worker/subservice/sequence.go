@@ -9,16 +9,18 @@ import (
 	"github.com/tokenrouter/tokenrouter/policies"
 	"github.com/tokenrouter/tokenrouter/worker/executor"
 	"github.com/tokenrouter/tokenrouter/worker/scheduler"
-	"github.com/tokenrouter/tokenrouter/worker/step"
 )
 
 // sequence is a request as this replica knows it. The decode loop owns it.
 type sequence struct {
 	id    uint64
 	epoch uint32
-	// hop is that of the last hand-off sent or applied.
-	hop    uint32
-	dep    *deployment
+	// hop is that of the last hand-off sent or applied, or at the entry of the last
+	// one that somebody has said to have taken. See renew for its numbering.
+	hop uint32
+	dep *deployment
+	// via is the policy that routes the request, of the deployment's.
+	via    *route
 	params sampling.Params
 	// q is the policies' view; q.Out aliases ids[q.PromptLen:].
 	q policies.Req
@@ -40,14 +42,13 @@ type sequence struct {
 	// away says that another model has the turn; turn is which one.
 	away bool
 	turn policies.ModelID
-	// sent says that the hand-off of the turn was given to a link; if not, it
-	// waits for one since lost.
+	// sent says that the hand-off of the turn was given to a link, by whomever; if
+	// not, it waits for one since lost.
 	sent bool
 	lost time.Duration
 	// kept says that the last step here committed a token.
 	kept bool
-	// done says that the hand-off of the turn ends the answer; the sequence is
-	// removed once that is sent.
+	// done says that the hand-off of the turn ends the answer.
 	done handoff.Done
 	// blob is the payload that the policy added to the hand-off of the turn.
 	blob []byte
@@ -68,16 +69,28 @@ type entryState struct {
 	held bool
 	// cacheTold says that the prefix hit was reported.
 	cacheTold bool
+	// holder is the replica that has the turn, or has last told that it has; empty
+	// if the turn is here or was not sent. The sequence's hop is the holder's.
+	holder string
+	// news is the newest hop that was heard of, at least the sequence's. What is
+	// known of the answer, the turn and the policy's state is as of then.
+	news uint32
+	// holdings are the replicas that may have something of the request.
+	holdings []holding
+	// renewals counts the tries begun since the sequence had renewedAt ids.
+	renewals, renewedAt int
 	// reportedTurn and reportedState are what the gateway knows.
 	reportedTurn  policies.ModelID
 	reportedState policies.State
 }
 
-// collabState is what only a collaborator keeps: the entry replica, and what
-// goes with the tokens committed since the entry last heard.
+// collabState is what only a collaborator keeps.
 type collabState struct {
-	entry    string
-	logprobs []handoff.Logprob // aligned with ids[len(ids)-len(logprobs):]
+	// entry is the replica that owns the request.
+	entry string
+	// logprobs belong to the answer's tokens, if they were asked for. They are kept,
+	// since the entry may not have got what was sent to it or by a third model.
+	logprobs []handoff.Logprob
 }
 
 // sid is the scheduler's name of the sequence.
@@ -107,25 +120,6 @@ func (q *sequence) finished() handoff.Done {
 // seqConfig is what the executor needs to know of the sequence.
 func (q *sequence) seqConfig() executor.SeqConfig {
 	return executor.SeqConfig{Sampling: q.params, Model: uint8(q.q.Self), PromptLen: q.q.PromptLen}
-}
-
-// wants are the outputs that the deployment's policy needs from every step.
-func (d *deployment) wants() (step.Feature, int32) {
-	var want step.Feature
-	for _, f := range []struct {
-		needs policies.Feature
-		want  step.Feature
-	}{
-		{policies.FeatureEntropy, step.FEntropy},
-		{policies.FeatureTopK, step.FTopK},
-		{policies.FeatureHidden, step.FHidden},
-		{policies.FeatureScore, step.FScore},
-	} {
-		if d.spec.Needs&f.needs != 0 {
-			want |= f.want
-		}
-	}
-	return want, int32(d.spec.TopK)
 }
 
 // finishOf maps the end of an answer to the gateway's word for it.

@@ -27,6 +27,9 @@ type Deployment struct {
 	Self   policies.ModelID
 	Models []string
 	Policy policies.Policy
+	// Others are the policies that a request may choose instead, by name. Nil means
+	// that requests may override nothing.
+	Others map[string]policies.Policy
 	// Replicas lists the replicas of every model by index, in an order that all
 	// replicas agree on.
 	Replicas [][]string
@@ -66,14 +69,11 @@ type Config struct {
 // deployment is a Deployment with what was derived from it.
 type deployment struct {
 	Deployment
-	spec policies.Spec
-	// rows collects the sequences of the current step that this policy routes.
-	rows    []*sequence
-	outs    []*step.Out
-	kinds   []policies.Kind
-	batch   policies.Batch
-	result  policies.Result
-	choices []policies.Decision
+	// own is the deployment's policy, others those that requests may choose; all is
+	// both, in a fixed order.
+	own     *route
+	others  map[string]*route
+	all     []*route
 	routing routing
 }
 
@@ -97,6 +97,7 @@ type Subservice struct {
 	ended       *tombstones
 	links       map[string]Link
 	lost        map[uint64]*sequence // sequences whose turn waits for a link
+	parcels     []parcel             // frames that wait for room on their links
 	result      step.Result
 	alive       time.Duration // when keepAlive last looked
 	handoffs    uint64
@@ -199,11 +200,11 @@ func (s *Subservice) addDeployment(d Deployment) error {
 	if len(d.Models) > policies.MaxModels || int(d.Self) >= len(d.Models) || len(d.Replicas) != len(d.Models) {
 		return errors.New("its models, replicas and own index do not agree")
 	}
-	dep := &deployment{Deployment: d, spec: d.Policy.Spec()}
-	dep.routing = routing{to: make([]float64, len(d.Models)), kept: make([]float64, len(d.Models))}
-	if want, _ := dep.wants(); want&^s.info.Features != 0 {
-		return fmt.Errorf("the policy needs features %b that the executor lacks", want&^s.info.Features)
+	dep, err := newDeployment(d, s.info.Features)
+	if err != nil {
+		return err
 	}
+	dep.routing = routing{to: make([]float64, len(d.Models)), kept: make([]float64, len(d.Models))}
 	if _, twice := s.deployments[d.Name]; twice {
 		return errors.New("it is listed twice")
 	}
@@ -243,7 +244,7 @@ func (s *Subservice) stop(err error) error {
 			sub.reply <- failure
 		}
 	}
-	for _, q := range s.seqs {
+	for _, q := range inOrder(s.seqs) {
 		if q.entry != nil {
 			s.fail(q, failure)
 		} else {

@@ -1,7 +1,9 @@
 package subservice
 
 import (
+	"cmp"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/api/generate"
@@ -9,11 +11,6 @@ import (
 	"github.com/tokenrouter/tokenrouter/policies"
 	"github.com/tokenrouter/tokenrouter/worker/peer"
 )
-
-// resendHops is what a re-send to another replica adds to the hop. It is more
-// than one so that whatever the lost replica had started, hand-offs to third
-// models included, is older than the new turn.
-const resendHops = 256
 
 // retryWait is how soon a turn whose link was full is offered again.
 const retryWait = 5 * time.Millisecond
@@ -23,16 +20,19 @@ func (s *Subservice) handOver(q *sequence, d policies.Decision) {
 	q.away, q.turn, q.sent = true, d.To, false
 	h := &s.handoff
 	*h = policies.Handoff{From: q.q.Self, To: d.To, Base: int(q.seen[d.To]), Tokens: q.ids[q.seen[d.To]:], State: q.q.State}
-	q.dep.Policy.Send(&q.q, d, h)
+	q.via.policy.Send(&q.q, d, h)
 	q.q.State = h.State
 	q.blob = h.Blob
 	*h = policies.Handoff{}
 	q.hop++
+	if q.entry != nil {
+		q.entry.news, q.entry.holder = q.hop, ""
+	}
 	s.sendTurn(q)
 }
 
 // sendTurn sends the hand-off of the turn, or notes that it waits for a link.
-// Everything in it is derived from the sequence, so it can be sent again.
+// Everything in it is derived from the sequence, so it can be built again.
 func (s *Subservice) sendTurn(q *sequence) {
 	link := s.linkTo(q)
 	if link != nil {
@@ -42,18 +42,14 @@ func (s *Subservice) sendTurn(q *sequence) {
 		if err := link.Send(s.turnFrame(q)); err == nil {
 			q.sent = true
 			q.seen[q.turn] = int32(len(q.ids))
-			if q.collab != nil {
-				q.collab.logprobs = nil
+			if q.entry != nil {
+				q.entry.holder, _ = link.Peer()
+				q.entry.noteHolding(q.entry.holder, q.turn)
 			}
 			s.handoffs++
 			delete(s.lost, q.id)
-			if q.done != handoff.NotDone {
-				if len(q.dep.Models) > 2 {
-					// The entry may have ended the request by itself, and knows nothing then
-					// of those that only this replica has heard of.
-					s.release(q, q.done)
-				}
-				s.forget(q)
+			if q.done != handoff.NotDone && q.q.From == q.q.Owner {
+				s.forget(q) // else somebody vouches for this replica until the entry has it
 			}
 			return
 		}
@@ -81,7 +77,7 @@ func (s *Subservice) turnFrame(q *sequence) *handoff.Frame {
 	}
 	if base == 0 {
 		f.First = &handoff.First{
-			Deployment: q.dep.Name, PromptLen: int32(q.q.PromptLen), Entry: s.entryOf(q), Age: q.age, Salt: q.salt, Sampling: q.params,
+			Deployment: q.dep.Name, PromptLen: int32(q.q.PromptLen), Entry: s.entryOf(q), Age: q.age, Salt: q.salt, Sampling: q.params, Override: q.q.Override,
 		}
 	}
 	if len(q.dep.Models) > 2 {
@@ -111,18 +107,39 @@ func (q *sequence) appendTokens(tokens []handoff.Token, base int32) []handoff.To
 	return tokens
 }
 
-// logprobsFrom returns what belongs to the tokens from base on, or nil if none was asked for.
+// logprobsFrom returns what belongs to the tokens from base on, or nil if none was
+// asked for. Those of the prompt and of tokens that came from the entry are zero.
 func (q *sequence) logprobsFrom(base int32) []handoff.Logprob {
-	want := len(q.ids) - int(base)
-	if q.params.Logprobs < 0 || want == 0 || len(q.collab.logprobs) < want {
+	if q.params.Logprobs < 0 || int(base) == len(q.ids) {
 		return nil
 	}
-	return q.collab.logprobs[len(q.collab.logprobs)-want:]
+	n := int(base) - q.q.PromptLen
+	if n >= 0 {
+		return q.collab.logprobs[n:]
+	}
+	return append(make([]handoff.Logprob, -n, len(q.ids)-int(base)), q.collab.logprobs...)
+}
+
+// keepLogprobs keeps those of a hand-off whose tokens were absorbed.
+func (q *sequence) keepLogprobs(f *handoff.Frame) {
+	if q.params.Logprobs < 0 {
+		return
+	}
+	lps := slices.Grow(q.collab.logprobs, len(q.q.Out)-len(q.collab.logprobs))[:len(q.q.Out)]
+	clear(lps[len(q.collab.logprobs):])
+	q.collab.logprobs = lps
+	for i, lp := range f.Logprobs {
+		n := int(f.Base) + i - q.q.PromptLen
+		if n >= 0 && n < len(lps) && (lp.Logprob != 0 || len(lp.Top) > 0) {
+			lp.Top = slices.Clone(lp.Top)
+			lps[n] = lp
+		}
+	}
 }
 
 // sendProgress tells the entry what a collaborator has committed that keeps the
 // turn, or has given it to a third model.
-func (s *Subservice) sendProgress(q *sequence) {
+func (s *Subservice) sendProgress(q *sequence) error {
 	owner, turn := q.q.Owner, q.q.Self
 	if q.away {
 		turn = q.turn
@@ -138,10 +155,10 @@ func (s *Subservice) sendProgress(q *sequence) {
 	if err := s.sendToEntry(q, f); err != nil {
 		// The tokens go with the next progress or with the turn.
 		s.log.Debug("progress not sent", "request", q.id, "err", err)
-		return
+		return err
 	}
 	q.seen[owner] = int32(len(q.ids))
-	q.collab.logprobs = nil
+	return nil
 }
 
 // sendToEntry sends a frame to the entry of a request that is on loan here.
@@ -186,14 +203,14 @@ func (s *Subservice) linkOf(q *sequence, k policies.ModelID) Link {
 
 // retryLost offers turns that wait for a link again.
 func (s *Subservice) retryLost() {
-	for _, q := range s.lost {
+	for _, q := range inOrder(s.lost) {
 		s.sendTurn(q)
 	}
 }
 
 // giveUp fails the requests whose turn has waited too long for a link.
 func (s *Subservice) giveUp(now time.Duration) {
-	for _, q := range s.lost {
+	for _, q := range inOrder(s.lost) {
 		if now-q.lost >= s.cfg.CollaboratorWait {
 			s.fail(q, &generate.Error{
 				Code: generate.CodeUnavailable, Message: "no replica of model " + q.dep.Models[q.turn] + " can be reached",
@@ -202,7 +219,19 @@ func (s *Subservice) giveUp(now time.Duration) {
 	}
 }
 
-// linkChange says that a link came up or went down for good.
+// inOrder lists sequences by request, so that what is sent for all of them is sent
+// in the same order every time.
+func inOrder(m map[uint64]*sequence) []*sequence {
+	list := make([]*sequence, 0, len(m))
+	for _, q := range m {
+		list = append(list, q)
+	}
+	slices.SortFunc(list, func(a, b *sequence) int { return cmp.Compare(a.id, b.id) })
+	return list
+}
+
+// linkChange says that a link came up or went down for good. A link to a replica
+// goes down before the next one to it comes up, and no frame of it comes later.
 type linkChange struct {
 	link Link
 	up   bool
@@ -211,41 +240,29 @@ type linkChange struct {
 
 func (m *linkChange) apply(s *Subservice) {
 	name, _ := m.link.Peer()
-	if m.up {
+	switch {
+	case m.up:
 		s.links[name] = m.link
 		s.forgetGroup(name)
 		s.log.Debug("peer link up", "peer", name)
 		s.retryLost()
-		return
-	}
-	if s.links[name] == m.link {
-		delete(s.links, name)
-		s.forgetGroup(name)
-	}
-	s.log.Warn("peer link lost", "peer", name, "err", m.err)
-	for _, q := range s.seqs {
-		if q.collab != nil && q.collab.entry == name {
-			s.forget(q) // its entry is gone, or will rebuild it
-			continue
-		}
-		s.forgetReplica(q, name)
+	case s.links[name] == m.link:
+		s.log.Warn("peer link lost", "peer", name, "err", m.err)
+		s.linkLost(name)
 	}
 }
 
-// forgetReplica notes that a replica has lost what it knew of a request, and
-// sends the turn to another one if it was there: Base 0, hop+1.
-func (s *Subservice) forgetReplica(q *sequence, name string) {
-	for k := range q.dep.Models {
-		if q.replica[k] != name {
+// linkLost gives up what was in flight on the link to a replica, and what that
+// replica knew.
+func (s *Subservice) linkLost(name string) {
+	delete(s.links, name)
+	s.forgetGroup(name)
+	for _, q := range inOrder(s.seqs) {
+		if q.collab != nil && q.collab.entry == name {
+			s.surrender(q) // its entry is gone, or begins a new try
 			continue
 		}
-		q.replica[k] = ""
-		q.seen[k] = 0
-		if q.away && q.sent && q.turn == policies.ModelID(k) {
-			q.hop += resendHops
-			q.sent = false
-			s.sendTurn(q)
-		}
+		s.lostReplica(q, name)
 	}
 }
 

@@ -1,0 +1,173 @@
+package subservice
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/tokenrouter/tokenrouter/api/generate"
+	override "github.com/tokenrouter/tokenrouter/api/routing"
+	"github.com/tokenrouter/tokenrouter/policies"
+	"github.com/tokenrouter/tokenrouter/worker/scheduler"
+	"github.com/tokenrouter/tokenrouter/worker/step"
+)
+
+// route is a policy of a deployment, with the sequences of the current step that
+// it judges.
+type route struct {
+	policy  policies.Policy
+	spec    policies.Spec
+	rows    []*sequence
+	outs    []*step.Out
+	kinds   []policies.Kind
+	batch   policies.Batch
+	result  policies.Result
+	tops    []policies.TopEntry // of all rows, behind result.Top
+	choices []policies.Decision
+}
+
+// newDeployment takes a deployment's policies, as far as the executor can serve
+// them: the deployment's own must be among them.
+func newDeployment(d Deployment, offered step.Feature) (*deployment, error) {
+	dep := &deployment{Deployment: d, own: &route{policy: d.Policy, spec: d.Policy.Spec()}}
+	if err := dep.own.check(offered); err != nil {
+		return nil, err
+	}
+	dep.all = []*route{dep.own}
+	if d.Others == nil {
+		return dep, nil
+	}
+	dep.others = map[string]*route{}
+	for _, name := range slices.Sorted(maps.Keys(d.Others)) {
+		r := &route{policy: d.Others[name], spec: d.Others[name].Spec()}
+		if r.check(offered) == nil {
+			dep.others[name] = r
+			dep.all = append(dep.all, r)
+		}
+	}
+	return dep, nil
+}
+
+// check reports what the executor lacks for the policy.
+func (r *route) check(offered step.Feature) error {
+	if want, _ := r.wants(); want&^offered != 0 {
+		return fmt.Errorf("the policy needs features %b that the executor lacks", want&^offered)
+	}
+	if r.spec.Mixes && offered&step.FMix == 0 {
+		return fmt.Errorf("the policy mixes distributions, which this executor cannot do (a CPU can)")
+	}
+	return nil
+}
+
+// via is the policy for a request; nil if it asks for one that it cannot have.
+func (d *deployment) via(o *override.Override) *route {
+	switch {
+	case o.Empty():
+		return d.own
+	case d.others == nil:
+		return nil
+	case o.Policy == "":
+		return d.own
+	}
+	if r := d.others[o.Policy]; r != nil {
+		return r
+	}
+	return nil
+}
+
+// refuseOverride is the answer to a request whose wish a deployment cannot meet.
+// Gateways refuse such requests before; this is for those that know less.
+func refuseOverride(d *deployment) *generate.Error {
+	e := &generate.Error{Code: generate.CodeInvalid, Param: "trctl.policy", Message: "the deployment has no such policy"}
+	if d.others == nil {
+		e.Param, e.Message = "trctl", "the deployment does not allow requests to override its routing"
+	}
+	return e
+}
+
+// wants are the outputs that the policy needs from every step.
+func (r *route) wants() (step.Feature, int32) {
+	var want step.Feature
+	for _, f := range []struct {
+		needs policies.Feature
+		want  step.Feature
+	}{
+		{policies.FeatureEntropy, step.FEntropy},
+		{policies.FeatureTopK, step.FTopK},
+		{policies.FeatureHidden, step.FHidden},
+		{policies.FeatureScore, step.FScore},
+	} {
+		if r.spec.Needs&f.needs != 0 {
+			want |= f.want
+		}
+	}
+	return want, int32(r.spec.TopK)
+}
+
+// add takes a sampled row of the current step.
+func (r *route) add(q *sequence, out *step.Out, kind policies.Kind) {
+	r.rows = append(r.rows, q)
+	r.outs = append(r.outs, out)
+	r.kinds = append(r.kinds, kind)
+}
+
+// reset forgets the rows.
+func (r *route) reset() {
+	clear(r.rows)
+	r.rows, r.outs, r.kinds = r.rows[:0], r.outs[:0], r.kinds[:0]
+}
+
+// decide fills r.choices for r.rows.
+func (r *route) decide() {
+	b, x := &r.batch, &r.result
+	b.Reqs = b.Reqs[:0]
+	*x = policies.Result{
+		Token: x.Token[:0], Entropy: x.Entropy[:0], Score: x.Score[:0], Margin: x.Margin[:0],
+		Top: x.Top[:0], Hidden: x.Hidden[:0], Kind: r.kinds,
+	}
+	r.tops = r.tops[:0]
+	for i, q := range r.rows {
+		out := r.outs[i]
+		b.Reqs = append(b.Reqs, &q.q)
+		x.Token = append(x.Token, out.Token)
+		x.Entropy = append(x.Entropy, out.Entropy)
+		x.LogV = out.LogV
+		x.Score = append(x.Score, out.Score)
+		x.Margin = append(x.Margin, out.Margin)
+		if r.spec.Needs&policies.FeatureTopK != 0 {
+			from := len(r.tops)
+			for _, e := range out.Top[:min(r.spec.TopK, len(out.Top))] {
+				r.tops = append(r.tops, policies.TopEntry{ID: e.ID, Logit: e.Logit, Logprob: e.Logprob})
+			}
+			x.Top = append(x.Top, r.tops[from:len(r.tops):len(r.tops)])
+		}
+		if r.spec.Needs&policies.FeatureHidden != 0 {
+			x.Hidden = append(x.Hidden, out.Hidden)
+		}
+		q.q.Mix = nil // it was mixed into this draw
+	}
+	if cap(r.choices) < len(r.rows) {
+		r.choices = make([]policies.Decision, len(r.rows))
+	}
+	r.choices = r.choices[:len(r.rows)]
+	clear(r.choices)
+	r.policy.Route(b, x, r.choices)
+}
+
+// mixIn gives the rows of a plan the distributions that their policies want mixed
+// into the next draw.
+func (s *Subservice) mixIn(plan *scheduler.Plan) {
+	for i := range plan.Batch.Rows {
+		q := s.seqs[uint64(plan.IDs[i])]
+		if q.q.Mix == nil || plan.Batch.Rows[i].Sample == 0 {
+			continue
+		}
+		m := &step.Mixture{Weight: q.q.Mix.Weight}
+		for _, e := range q.q.Mix.Entries {
+			if int(e.ID) < s.info.Vocab {
+				m.Entries = append(m.Entries, step.TopEntry{ID: e.ID, Logit: e.Logit, Logprob: e.Logprob})
+			}
+		}
+		plan.Batch.Rows[i].Mix = m
+	}
+}
