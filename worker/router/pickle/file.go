@@ -223,15 +223,15 @@ func legacyPlaces(r io.ReaderAt, size, at int64, keys []Value, storages map[stri
 
 // Read brings a tensor into memory, row-major, under a name. One goroutine at a time.
 func (f *File) Read(name string, t *Tensor) (_ model.Tensor, err error) {
-	if f.left -= int64(t.store.elems) * int64(t.DType.Size()); f.left < 0 {
-		return model.Tensor{}, fmt.Errorf("tensor %s: %w", name, corrupt("tensors share their storages too much"))
-	}
 	in, err := f.from(t.store)
 	if err != nil {
 		return model.Tensor{}, fmt.Errorf("tensor %s: %w", name, err)
 	}
 	defer func() { err = errors.Join(err, in.Close()) }()
 	size := t.DType.Size()
+	if f.left -= int64(t.store.elems) * int64(size); f.left < 0 {
+		return model.Tensor{}, fmt.Errorf("tensor %s: %w", name, corrupt("tensors share their storages too much"))
+	}
 	all, err := readAll(in, t.store.elems*size)
 	if err != nil {
 		return model.Tensor{}, fmt.Errorf("tensor %s: %w", name, err)
