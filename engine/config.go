@@ -10,7 +10,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tokenrouter/tokenrouter/policies"
 	"github.com/tokenrouter/tokenrouter/worker/executor/cudaexec"
 	"github.com/tokenrouter/tokenrouter/worker/schedule"
 )
@@ -100,45 +99,6 @@ type Model struct {
 	LongestWait time.Duration
 	// Replicas is the number of sub-services of this model; 0 means 1.
 	Replicas int
-}
-
-// Deployment is a group of models that write answers together under a policy.
-type Deployment struct {
-	Name string
-	// Models are names of Config.Models; the first is the entry model.
-	Models []string
-	Policy Policy
-}
-
-// Policy names a routing policy and its settings. Unset is representable: a nil
-// threshold means the policy's own default.
-type Policy struct {
-	Name      string
-	Threshold *float64
-	// Weights are the models' shares under me; empty means equal ones.
-	Weights []float64
-	// Trace is the decision list of the trace policy.
-	Trace string
-}
-
-// Settings are the policy's settings as package policies takes them.
-func (p *Policy) Settings() policies.Settings {
-	return policies.Settings{Threshold: p.Threshold, Weights: p.Weights, Trace: p.Trace}
-}
-
-// TrioThreshold is a policy's default threshold for the embedded models, which
-// are surer of themselves than real ones; nil if the policy's own will do.
-func TrioThreshold(policy string) *float64 {
-	var tau float64
-	switch policy {
-	case "r-stitch":
-		tau = 0.01
-	case "request-level":
-		tau = 0.0002 // a little above the median of the first token, which is nearly always the same
-	default:
-		return nil
-	}
-	return &tau
 }
 
 // Defaults returns the embedded pair tiny-s and tiny-l under the name "tiny".

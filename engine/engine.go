@@ -34,6 +34,7 @@ type Engine struct {
 	unseen     bool
 	noGPU      error
 	replicas   []*replica
+	routed     map[string]*routed // by deployment
 	transports []*h2.Transport
 	served     []session.Deployment
 	table      *session.Table
@@ -142,6 +143,7 @@ func newEngine(cfg Config) *Engine {
 	}
 	e.together, e.began = schedule.New(cfg.Schedule), time.Now()
 	e.clock = func() time.Duration { return time.Since(e.began) }
+	e.routed = map[string]*routed{}
 	e.gpus, e.pools = newGPUs(&e.cfg, e.log), map[int]*pools{}
 	return e
 }
@@ -211,10 +213,6 @@ func (e *Engine) addReplicas() error {
 		}
 	}
 	for _, d := range e.Deployments() {
-		set, err := policies.New(d.Policy.Name, len(d.Models), d.Policy.Settings())
-		if err != nil {
-			return fmt.Errorf("deployment %s: %w", d.Name, err)
-		}
 		var group []*loaded
 		var names [][]string
 		var thresholds []int
@@ -230,12 +228,18 @@ func (e *Engine) addReplicas() error {
 		for _, n := range notes {
 			e.log.Warn("models differ", "deployment", d.Name, "difference", n)
 		}
+		routes, err := e.routes(d, group)
+		if err != nil {
+			return fmt.Errorf("deployment %s: %w", d.Name, err)
+		}
+		e.routed[d.Name] = routes
 		for i, m := range group {
 			for _, r := range e.replicas {
 				if r.model == m {
+					policy, others := routes.policy(policies.ModelID(i))
 					r.join(subservice.Deployment{
 						Name: d.Name, Self: policies.ModelID(i), Models: d.Models,
-						Policy: set.For(policies.ModelID(i)), Replicas: names, Thresholds: thresholds,
+						Policy: policy, Others: others, Replicas: names, Thresholds: thresholds,
 					}, e.models, group)
 				}
 			}
@@ -279,7 +283,7 @@ func (e *Engine) addEntries() error {
 	for _, d := range e.Deployments() {
 		entry := e.model(d.Models[0])
 		s := session.Deployment{
-			Name: d.Name, Models: d.Models, Policy: d.Policy.Name,
+			Name: d.Name, Models: d.Models, Policy: e.routed[d.Name].set.Name, Overrides: e.routed[d.Name].choices(),
 			MaxContext: e.maxContext(entry), Vocab: entry.vocab, Defaults: defaults(entry),
 		}
 		for _, m := range d.Models {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/tokenrouter/tokenrouter/api/generate"
+	"github.com/tokenrouter/tokenrouter/api/routing"
 	"github.com/tokenrouter/tokenrouter/gateway/session"
 )
 
@@ -28,6 +29,10 @@ type Request struct {
 	TemplateArgs []byte
 	Prompt       string
 	PromptIDs    []int32
+
+	// Routing is what the request wants of the deployment's routing, which must allow
+	// that; nil for nothing.
+	Routing *routing.Override
 
 	// Session names the conversation, so that its requests meet at the replicas
 	// that have its prefix, and policies that decide for all of it do so once.
@@ -87,6 +92,7 @@ func (e *Engine) sessions(r *Request) (*session.Served, []*session.Session, erro
 	}
 	set := session.Settings{
 		Session:     r.Session,
+		Routing:     r.Routing,
 		Temperature: r.Temperature, TopP: r.TopP, TopK: r.TopK, MinP: r.MinP,
 		RepetitionPenalty: r.RepetitionPenalty, FrequencyPenalty: r.FrequencyPenalty, PresencePenalty: r.PresencePenalty,
 		LogitBias: r.LogitBias, Seed: r.Seed, MaxTokens: int32(r.MaxTokens), NoTokens: r.PromptOnly,

@@ -98,13 +98,26 @@ type fileDeployment struct {
 	Name   string     `yaml:"name"`
 	Models []string   `yaml:"models"`
 	Policy filePolicy `yaml:"policy"`
+	// AllowPolicyOverride lets requests change policy, threshold and large share.
+	AllowPolicyOverride bool `yaml:"allow_policy_override"`
 }
 
 type filePolicy struct {
-	Name      string    `yaml:"name"`
-	Threshold *float64  `yaml:"threshold"`
-	Weights   []float64 `yaml:"weights"`
-	Trace     string    `yaml:"trace"`
+	Name            string    `yaml:"name"`
+	Threshold       *float64  `yaml:"threshold"`
+	Weights         []float64 `yaml:"weights"`
+	Trace           string    `yaml:"trace"`
+	Router          string    `yaml:"router"`
+	RouterThreshold *float64  `yaml:"router_threshold"`
+	Mode            string    `yaml:"mode"`
+	Warmup          int       `yaml:"warmup"`
+	WarmupShape     string    `yaml:"warmup_shape"`
+	Epistemic       *float64  `yaml:"epistemic"`
+	Entropy         *float64  `yaml:"entropy"`
+	StepTokens      int       `yaml:"step_tokens"`
+	ThinkTokens     int       `yaml:"think_tokens"`
+	Rule            string    `yaml:"rule"`
+	ReturnRule      string    `yaml:"return_rule"`
 }
 
 // waitTime is a longest wait: a duration, or auto (zero).
@@ -197,7 +210,9 @@ func parseConfig(text []byte, dir string, s *settings) error {
 	if f.Deployments != nil {
 		s.Deployments = nil
 		for _, d := range *f.Deployments {
-			s.Deployments = append(s.Deployments, node.Deployment{Name: d.Name, Models: d.Models, Policy: d.Policy.policy(s.Models)})
+			s.Deployments = append(s.Deployments, node.Deployment{
+				Name: d.Name, Models: d.Models, Policy: d.Policy.policy(s.Models), AllowOverride: d.AllowPolicyOverride,
+			})
 		}
 	}
 	return nil
@@ -221,8 +236,12 @@ func (p *filePolicy) policy(models []node.Model) node.Policy {
 	if p.Threshold != nil {
 		out.Threshold = p.Threshold
 	}
-	out.Weights = p.Weights
-	out.Trace = p.Trace
+	out.Weights, out.Trace = p.Weights, p.Trace
+	out.Router, out.RouterThreshold = p.Router, p.RouterThreshold
+	out.Mode, out.Warmup, out.WarmupShape = p.Mode, p.Warmup, p.WarmupShape
+	out.Epistemic, out.Entropy = p.Epistemic, p.Entropy
+	out.StepTokens, out.ThinkTokens = p.StepTokens, p.ThinkTokens
+	out.Rule, out.ReturnRule = p.Rule, p.ReturnRule
 	return out
 }
 

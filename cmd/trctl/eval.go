@@ -131,7 +131,7 @@ func parseProblems(text []byte) ([]problem, error) {
 
 // remote measures a running server. Its models and policy are the server's.
 func (e *evalCmd) remote(ctx context.Context, p process, problems []problem) (*evalReport, error) {
-	if e.Policy != nil || e.Threshold != nil || e.Weights != nil || e.Trace != nil || len(e.Models) > 1 {
+	if e.Policy != nil || e.Threshold != nil || e.Weights != nil || e.Trace != nil || e.Router != nil || e.Rule != nil || e.ReturnRule != nil || len(e.Models) > 1 {
 		return nil, usagef("with --url the server decides about models and policy: give one served name by --models")
 	}
 	c := newClient(e.URL)

@@ -31,6 +31,9 @@ type nodeFlags struct {
 	Threshold      *float64       `placeholder:"T" help:"Threshold of the routing policy; for random the probability."`
 	Trace          *string        `placeholder:"LIST" help:"Decisions of the policy trace: POSITION[@MODEL] DESTINATION keep|drop, …"`
 	Weights        []float64      `placeholder:"W" help:"Shares of the models under the policy me, one each (equal)."`
+	Router         *string        `placeholder:"NAME" help:"Router network of a policy that scores: an embedded one, such as tiny-s-r2r, or a file (ENTRY-POLICY)."`
+	Rule           *string        `placeholder:"EXPR" help:"Expression of the policy rule, such as 'entropy > 0.02 || margin < 1 && since_hop > 3': true lets the next model write the token."`
+	ReturnRule     *string        `placeholder:"EXPR" help:"Expression of the policy rule for the other model's tokens: true returns the turn (after one token)."`
 	PageSize       *int           `placeholder:"N" help:"Token slots in a page of keys and values (64)."`
 	KVTokens       *int           `name:"kv-tokens" env:"TRCTL_KV_TOKENS" placeholder:"N" help:"Token slots of each model's pool (on a GPU what fits, the same for all its models; else 131072)."`
 	BatchThreshold []int          `placeholder:"B" help:"Fewest ready sequences that start a step, one number for all models or one each (1)."`
@@ -47,6 +50,7 @@ type serveCmd struct {
 	Listen         *string        `placeholder:"ADDR" help:"Address of the public endpoint (127.0.0.1:8000)."`
 	AllowHosts     []string       `placeholder:"NAME" help:"Names, besides those of loopback, by which clients may call a server on loopback, as a proxy on this machine passes them on."`
 	AllowOrigins   []string       `placeholder:"ORIGIN" help:"Origins whose web pages may use the API, such as https://chat.example.org; * allows all."`
+	AllowOverride  *bool          `name:"allow-policy-override" negatable:"" help:"Let requests change policy, threshold and the largest share of other models (off)."`
 	MaxRows        *int           `placeholder:"N" help:"Most sequences in a step (64)."`
 	MaxQueue       *int           `placeholder:"N" help:"Most answers computed or waiting (1024)."`
 	ChunkTokens    *int           `placeholder:"N" help:"Most tokens of a prefill chunk (512)."`
@@ -128,6 +132,11 @@ func (s *serveCmd) settings() (settings, error) {
 	if err := s.apply(&set.Config); err != nil {
 		return set, err
 	}
+	if s.AllowOverride != nil {
+		for i := range set.Deployments {
+			set.Deployments[i].AllowOverride = *s.AllowOverride
+		}
+	}
 	if s.Name != nil {
 		if len(set.Deployments) != 1 {
 			return set, usagef("--name: there are %d deployments, so it is not clear which one is meant", len(set.Deployments))
@@ -142,7 +151,7 @@ func (s *serveCmd) settings() (settings, error) {
 func validate(c *node.Config) error {
 	errs := []error{c.Validate()}
 	for i, d := range c.Deployments {
-		_, err := policies.New(d.Policy.Name, len(d.Models), d.Policy.Settings())
+		_, err := d.Policy.Set(d.Models)
 		if err == nil {
 			err = d.Policy.Settings().Check(d.Policy.Name)
 		}
@@ -203,11 +212,11 @@ func (f *nodeFlags) apply(c *node.Config) error {
 }
 
 func (f *nodeFlags) applyPolicy(c *node.Config) error {
-	if f.Policy == nil && f.Threshold == nil && f.Weights == nil && f.Trace == nil {
+	if f.Policy == nil && f.Threshold == nil && f.Weights == nil && f.Trace == nil && f.Router == nil && f.Rule == nil && f.ReturnRule == nil {
 		return nil
 	}
 	if len(c.Deployments) != 1 {
-		return usagef("--policy, --threshold, --weights and --trace need exactly one deployment of two or more models; there are %d", len(c.Deployments))
+		return usagef("--policy, --threshold, --weights, --trace, --router, --rule and --return-rule need exactly one deployment of two or more models; there are %d", len(c.Deployments))
 	}
 	policy := &c.Deployments[0].Policy
 	if f.Policy != nil && *f.Policy != policy.Name {
@@ -220,6 +229,9 @@ func (f *nodeFlags) applyPolicy(c *node.Config) error {
 		policy.Weights = f.Weights
 	}
 	overwrite(&policy.Trace, f.Trace)
+	overwrite(&policy.Router, f.Router)
+	overwrite(&policy.Rule, f.Rule)
+	overwrite(&policy.ReturnRule, f.ReturnRule)
 	return nil
 }
 
