@@ -83,6 +83,7 @@ func (s *Scheduler) newSequence(now time.Duration, id ID, spec Spec) *sequence {
 		salt:     spec.Salt,
 		want:     spec.Want,
 		topK:     spec.TopK,
+		net:      spec.Net,
 		logprobs: spec.Logprobs,
 		first:    true,
 		since:    now,

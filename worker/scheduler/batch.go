@@ -174,7 +174,7 @@ func (s *Scheduler) add(p *Plan, q *sequence, left *budget) {
 	}
 	if end == len(q.ids) {
 		row.Sample = 1
-		row.Want, row.TopK, row.Logprobs = q.want, q.topK, q.logprobs
+		row.Want, row.TopK, row.Net, row.Logprobs = q.want, q.topK, q.net, q.logprobs
 	}
 	p.Batch.Rows = append(p.Batch.Rows, row)
 	p.IDs = append(p.IDs, q.id)

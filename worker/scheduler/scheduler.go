@@ -165,9 +165,10 @@ type Spec struct {
 	// Salt separates tenants: pages are shared among equal salts only.
 	Cache bool
 	Salt  [32]byte
-	// Want, TopK and Logprobs go into every sampled row of the sequence.
+	// Want, TopK, Net and Logprobs go into every sampled row of the sequence.
 	Want           step.Feature
 	TopK, Logprobs int32
+	Net            uint8
 }
 
 // Counts is the scheduler's state in numbers.

@@ -38,6 +38,7 @@ type sequence struct {
 
 	want           step.Feature
 	topK, logprobs int32
+	net            uint8
 
 	flight uint64 // step in flight, 0 if none
 	fed    int    // tokens of the step in flight

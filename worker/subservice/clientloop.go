@@ -164,7 +164,7 @@ func (s *Subservice) spec(q *sequence) scheduler.Spec {
 		Tokens: q.ids, MaxLen: s.reserve(q), Age: q.age, Salt: q.salt,
 		// Scoring a prompt needs a forward pass over all of it.
 		Cache: s.info.Features&step.FAdopt != 0 && !q.scored(),
-		Want:  want, TopK: topK, Logprobs: q.params.Logprobs,
+		Want:  want, TopK: topK, Net: q.via.net, Logprobs: q.params.Logprobs,
 	}
 }
 

@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/tokenrouter/tokenrouter/api/generate"
 	override "github.com/tokenrouter/tokenrouter/api/routing"
 	"github.com/tokenrouter/tokenrouter/policies"
+	"github.com/tokenrouter/tokenrouter/worker/executor"
 	"github.com/tokenrouter/tokenrouter/worker/scheduler"
 	"github.com/tokenrouter/tokenrouter/worker/step"
 )
@@ -17,6 +19,7 @@ import (
 type route struct {
 	policy  policies.Policy
 	spec    policies.Spec
+	net     uint8 // the policy's router net, among the executor's
 	rows    []*sequence
 	outs    []*step.Out
 	kinds   []policies.Kind
@@ -28,9 +31,9 @@ type route struct {
 
 // newDeployment takes a deployment's policies, as far as the executor can serve
 // them: the deployment's own must be among them.
-func newDeployment(d Deployment, offered step.Feature) (*deployment, error) {
+func newDeployment(d Deployment, in *executor.Info) (*deployment, error) {
 	dep := &deployment{Deployment: d, own: &route{policy: d.Policy, spec: d.Policy.Spec()}}
-	if err := dep.own.check(offered); err != nil {
+	if err := dep.own.check(in); err != nil {
 		return nil, err
 	}
 	dep.all = []*route{dep.own}
@@ -40,7 +43,7 @@ func newDeployment(d Deployment, offered step.Feature) (*deployment, error) {
 	dep.others = map[string]*route{}
 	for _, name := range slices.Sorted(maps.Keys(d.Others)) {
 		r := &route{policy: d.Others[name], spec: d.Others[name].Spec()}
-		if r.check(offered) == nil {
+		if r.check(in) == nil {
 			dep.others[name] = r
 			dep.all = append(dep.all, r)
 		}
@@ -48,10 +51,19 @@ func newDeployment(d Deployment, offered step.Feature) (*deployment, error) {
 	return dep, nil
 }
 
-// check reports what the executor lacks for the policy.
-func (r *route) check(offered step.Feature) error {
+// check reports what the executor lacks for the policy, and finds its router net.
+func (r *route) check(in *executor.Info) error {
+	offered := in.Features
 	if want, _ := r.wants(); want&^offered != 0 {
 		return fmt.Errorf("the policy needs features %b that the executor lacks", want&^offered)
+	}
+	// An executor that names no nets and offers scores has one for all names.
+	if r.spec.Needs&policies.FeatureScore != 0 && len(in.Nets) > 0 {
+		i := slices.Index(in.Nets, r.spec.Net)
+		if i < 0 {
+			return fmt.Errorf("the policy needs the router %q; the executor has %s", r.spec.Net, strings.Join(in.Nets, ", "))
+		}
+		r.net = uint8(i)
 	}
 	if r.spec.Mixes && offered&step.FMix == 0 {
 		return fmt.Errorf("the policy mixes distributions, which this executor cannot do (a CPU can)")

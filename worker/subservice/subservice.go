@@ -200,7 +200,7 @@ func (s *Subservice) addDeployment(d Deployment) error {
 	if len(d.Models) > policies.MaxModels || int(d.Self) >= len(d.Models) || len(d.Replicas) != len(d.Models) {
 		return errors.New("its models, replicas and own index do not agree")
 	}
-	dep, err := newDeployment(d, s.info.Features)
+	dep, err := newDeployment(d, &s.info)
 	if err != nil {
 		return err
 	}

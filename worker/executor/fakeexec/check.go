@@ -120,6 +120,8 @@ func (e *Executor) checkRow(r *step.Row, patched map[tableIndex]int32, adopted m
 		return fmt.Errorf("sample mask %#x over %d tokens", r.Sample, len(r.Tokens))
 	case r.Want&^(in.Features&step.Outputs) != 0:
 		return fmt.Errorf("features %#x, offered %#x", r.Want, in.Features)
+	case r.Want&step.FScore != 0 && int(r.Net) >= max(len(in.Nets), 1):
+		return fmt.Errorf("net %d of %d", r.Net, len(in.Nets))
 	case r.TopK < 0 || int(r.TopK) > in.Vocab || r.Want&step.FTopK != 0 && r.TopK == 0:
 		return fmt.Errorf("top %d of %d", r.TopK, in.Vocab)
 	case r.Logprobs < -1 || r.Logprobs > sampling.MaxLogprobs:
