@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/tokenrouter/tokenrouter/api/sampling"
@@ -17,6 +18,12 @@ import (
 	"github.com/tokenrouter/tokenrouter/worker/step"
 	"github.com/tokenrouter/tokenrouter/worker/tokenizer"
 )
+
+// trioTokenizer loads it once for all tests.
+var trioTokenizer = sync.OnceValues(func() (*tokenizer.Tokenizer, error) {
+	files, _ := models.FS("tiny-s")
+	return tokenizer.Load(files)
+})
 
 const recordings = "../models/testdata/golden/"
 
@@ -80,8 +87,7 @@ func readRecorded(t *testing.T, model string, index int) *recorded {
 // trioText is what the trio's tokenizer tells policies.
 func trioText(t testing.TB) *policies.Text {
 	t.Helper()
-	files, _ := models.FS("tiny-s")
-	tok, err := tokenizer.Load(files)
+	tok, err := trioTokenizer()
 	if err != nil {
 		t.Fatal(err)
 	}

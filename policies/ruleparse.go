@@ -102,9 +102,12 @@ func compileRule(setting, text string, scope ruleScope) (*rule, error) {
 	if err != nil {
 		return nil, ruleError(fail, err)
 	}
-	w := ruleWalk{scope: &scope, fail: fail, reads: map[string]bool{}}
+	w := ruleWalk{scope: &scope, fail: fail, reads: map[string]bool{}, plain: -1}
 	if err := w.value(tree.Node, true); err != nil {
 		return nil, err
+	}
+	if w.named && w.plain >= 0 {
+		return nil, fail(w.plain, "a rule that returns a model's name must do so in every case")
 	}
 	result := expr.AsBool()
 	if w.named {
@@ -163,6 +166,8 @@ type ruleWalk struct {
 	reads map[string]bool
 	// named says that the value is a model's name.
 	named bool
+	// plain is where a value begins that is no name, -1 if there is none.
+	plain int
 }
 
 // ruleOperators are the operators between two values.
@@ -172,6 +177,13 @@ func ruleOperators() []string {
 
 // value checks a node; result says that its value is the rule's.
 func (w *ruleWalk) value(n ast.Node, result bool) error {
+	switch n.(type) {
+	case *ast.StringNode, *ast.ConditionalNode:
+	default:
+		if result {
+			w.plain = n.Location().From
+		}
+	}
 	switch n := n.(type) {
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
 		return nil
