@@ -92,3 +92,44 @@ func TestSchedulesClose(t *testing.T) {
 		}
 	}
 }
+
+// Three models write one answer, and a replica of the third dies while they do. Its
+// turns are given anew, and no collaborator sends one again that has moved on.
+func TestThirdModelDies(t *testing.T) {
+	list := seeded(questions(10, 60)) // the draws of models are the seed's
+	for i := range list {
+		list[i].Model = "three"
+	}
+	three := func(c *Config) {
+		one := c.Models[0]
+		c.Models = nil
+		for _, name := range []string{"tiny-s", "tiny-m", "tiny-l"} {
+			m := one
+			m.Name = name
+			c.Models = append(c.Models, m)
+		}
+		c.Deployments = []Deployment{{Name: "three", Models: []string{"tiny-s", "tiny-m", "tiny-l"}, Policy: Policy{Name: "me"}}}
+	}
+	want := answers(t, start(t, three), list, 6, nil)
+	for _, rule := range []schedule.Rule{schedule.Delayed, schedule.Lockstep} {
+		e := start(t, func(c *Config) {
+			three(c)
+			c.Schedule, c.Models[2].Replicas = rule, 2
+		})
+		var mu sync.Mutex
+		done := 0
+		got := answers(t, e, list, 6, func() {
+			mu.Lock()
+			defer mu.Unlock()
+			if done++; done == 2 {
+				e.kill("tiny-l-1")
+			}
+		})
+		for i := range want {
+			if d := differs(got[i], want[i]); d != "" {
+				t.Errorf("%s, question %d: %s", rule, i, d)
+			}
+		}
+		awaitIdle(t, e)
+	}
+}
