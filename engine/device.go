@@ -38,6 +38,9 @@ func MakePlan(cfg Config) (_ *Plan, err error) {
 		}
 		e.models = append(e.models, l)
 	}
+	if err := e.attachRouters(); err != nil {
+		return nil, err
+	}
 	e.unseen = cfg.GPUMemory > 0
 	if err := e.placeModels(); err != nil {
 		return nil, err
@@ -240,6 +243,9 @@ func (e *Engine) planCPU(group []*loaded) DevicePlan {
 				n *= int64(dim)
 			}
 			p.Weights += n
+		}
+		for _, net := range m.nets {
+			p.Weights += net.Bytes()
 		}
 		d.Models = append(d.Models, p)
 	}

@@ -107,6 +107,9 @@ func Load(cfg Config) (_ *Engine, err error) {
 		}
 		e.models = append(e.models, l)
 	}
+	if err := e.attachRouters(); err != nil {
+		return nil, err
+	}
 	if err := e.placeModels(); err != nil {
 		return nil, err
 	}

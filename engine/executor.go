@@ -53,7 +53,7 @@ func (e *Engine) newCPU(_ context.Context, r *replica) (*running, error) {
 		Name: m.cfg.Name, Vocab: m.vocab, Workers: e.cfg.Workers,
 		PageSize: e.cfg.PageSize, Pages: m.place.pages,
 		MaxSlots: maxSlots, MaxRows: e.cfg.MaxRows, MaxTokens: e.cfg.ChunkTokens + e.cfg.MaxRows,
-		MaxContext: e.maxContext(m),
+		MaxContext: e.maxContext(m), Nets: m.nets,
 	}, checkpoint)
 	if err != nil {
 		return nil, err

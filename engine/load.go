@@ -12,6 +12,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/models/catalogue"
 	"github.com/tokenrouter/tokenrouter/worker/model"
 	modelpair "github.com/tokenrouter/tokenrouter/worker/pair"
+	"github.com/tokenrouter/tokenrouter/worker/router"
 	"github.com/tokenrouter/tokenrouter/worker/subservice"
 	"github.com/tokenrouter/tokenrouter/worker/tokenizer"
 	"github.com/tokenrouter/tokenrouter/worker/tokenizer/chat"
@@ -35,6 +36,7 @@ type loaded struct {
 	fingerprint string // of the vocabulary
 	stopIDs     []int32
 	place       place
+	nets        []*router.Net // that score its tokens
 }
 
 // load opens one model.

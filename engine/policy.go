@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/tokenrouter/tokenrouter/gateway/session"
@@ -103,18 +101,6 @@ func TrioThreshold(policy string) *float64 {
 	return &tau
 }
 
-// ErrNoRouter says that a policy needs a router network that is not there.
-var ErrNoRouter = errors.New("no such router network")
-
-// tuned is the threshold that a router network's checkpoint was tuned to, nil if it
-// has none or net is empty.
-func (e *Engine) tuned(net string) (*float64, error) {
-	if net == "" {
-		return nil, nil
-	}
-	return nil, fmt.Errorf("%w: %q", ErrNoRouter, net)
-}
-
 // routed is what a deployment's requests can be routed by.
 type routed struct {
 	set *policies.Set
@@ -133,7 +119,7 @@ func (e *Engine) routes(d Deployment, group []*loaded) (*routed, error) {
 		}
 		s.Models, s.Text = d.Models, text
 		var err error
-		if s.Checkpoint, err = e.tuned(s.Net); err != nil {
+		if s.Checkpoint, err = group[0].tuned(s.Net); err != nil {
 			return nil, err
 		}
 		if r.set, err = policies.New(d.Policy.Name, len(d.Models), s); err != nil {
@@ -145,13 +131,13 @@ func (e *Engine) routes(d Deployment, group []*loaded) (*routed, error) {
 	}
 	r.others = map[string]*policies.Set{}
 	embedded := !slices.ContainsFunc(d.Models, func(name string) bool { return !slices.Contains(models.Names(), name) })
-	for _, name := range policies.Names() {
+	for _, name := range overrides(r.set.Name) {
 		s := policies.Settings{Models: d.Models, Text: text, Net: RouterOf(name, d.Models[0])}
 		if embedded {
 			s.Threshold = TrioThreshold(name)
 		}
 		var err error
-		if s.Checkpoint, err = e.tuned(s.Net); err != nil || name == r.set.Name {
+		if s.Checkpoint, err = group[0].tuned(s.Net); err != nil {
 			continue // it has no network for this policy
 		}
 		if set, err := policies.New(name, len(d.Models), s); err == nil {

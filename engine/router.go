@@ -1,0 +1,110 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/tokenrouter/tokenrouter/models/routers"
+	"github.com/tokenrouter/tokenrouter/policies"
+	"github.com/tokenrouter/tokenrouter/worker/executor"
+	"github.com/tokenrouter/tokenrouter/worker/router"
+)
+
+// ErrNoRouter says that a policy needs a router network that is not there.
+var ErrNoRouter = errors.New("no such router network")
+
+// attachRouters opens the router networks of all deployments, each checked against
+// its entry model. Executors are planned and built with them.
+func (e *Engine) attachRouters() error {
+	for _, d := range e.Deployments() {
+		entry := e.model(d.Models[0])
+		if err := entry.attach(d.Policy.net(d.Models[0])); err != nil {
+			return fmt.Errorf("deployment %s: policy %s: %w", d.Name, d.Policy.Name, err)
+		}
+		if !d.AllowOverride {
+			continue
+		}
+		// What requests may choose besides needs no network of its own to be there.
+		for _, policy := range overrides(d.Policy.Name) {
+			if err := entry.attach(RouterOf(policy, d.Models[0])); err != nil && !errors.Is(err, ErrNoRouter) {
+				return fmt.Errorf("deployment %s: policy %s: %w", d.Name, policy, err)
+			}
+		}
+	}
+	return nil
+}
+
+// net is the router network that a deployment's own policy scores with, or empty.
+func (p *Policy) net(entry string) string {
+	switch {
+	case p.Own != nil:
+		return p.Own.For(0).Spec().Net
+	case p.Router != "":
+		return p.Router
+	}
+	return RouterOf(p.Name, entry)
+}
+
+// overrides lists the policies that requests may choose besides a deployment's own.
+func overrides(own string) []string {
+	return slices.DeleteFunc(policies.Names(), func(name string) bool { return name == own })
+}
+
+// attach opens a router network for the model, unless it has it already. An empty
+// name is none.
+func (m *loaded) attach(name string) error {
+	if name == "" {
+		return nil
+	}
+	if slices.ContainsFunc(m.nets, func(n *router.Net) bool { return n.Name == name }) {
+		return nil
+	}
+	c, err := readRouter(name)
+	if err != nil {
+		return err
+	}
+	if err := c.Check(m.config.Hidden, m.vocab); err != nil {
+		return fmt.Errorf("router %s does not fit %s: %w", name, m.cfg.Name, err)
+	}
+	if len(m.nets) == executor.MaxNets {
+		return fmt.Errorf("router %s: %s has %d routers already", name, m.cfg.Name, len(m.nets))
+	}
+	net := c.Fold()
+	net.Name = name // as the policies know it
+	m.nets = append(m.nets, net)
+	return nil
+}
+
+// readRouter opens an embedded network or a file.
+func readRouter(name string) (*router.Checkpoint, error) {
+	if slices.Contains(routers.Names(), name) {
+		return router.ReadFS(routers.FS(), name)
+	}
+	c, err := router.Read(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		embedded := strings.Join(routers.Names(), ", ")
+		if embedded == "" {
+			embedded = "none"
+		}
+		err = fmt.Errorf("%w: %q is neither embedded (%s) nor a file; name one by router: (--router), "+
+			"which trctl model convert-router makes of a published one and models/train trains", ErrNoRouter, name, embedded)
+	}
+	return c, err
+}
+
+// tuned is the threshold that a router network's checkpoint was tuned to, nil if it
+// has none or net is empty. The network has been attached.
+func (m *loaded) tuned(net string) (*float64, error) {
+	if net == "" {
+		return nil, nil
+	}
+	for _, n := range m.nets {
+		if n.Name == net {
+			return n.Threshold, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: %q", ErrNoRouter, net)
+}
