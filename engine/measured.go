@@ -144,14 +144,6 @@ func speeds(slowed []float64) [][]float64 {
 	return out
 }
 
-const (
-	// exactRequests is the largest number of requests at which a prediction is exact
-	// when step times depend on batch or company: the states multiply. Above it, and
-	// where the exact solution does not converge, the model is simulated.
-	exactRequests  = 16
-	simulatedSteps = 400_000
-)
-
 // Predict is the throughput, in tokens a second, that the model of delayed batching
 // gives for thresholds b with n live requests.
 func Predict(ctx context.Context, in *threshold.Input, b []int) (float64, error) {
@@ -162,20 +154,7 @@ func Predict(ctx context.Context, in *threshold.Input, b []int) (float64, error)
 	if !system.Feasible(b) {
 		return 0, fmt.Errorf("thresholds %v can deadlock with %d requests", b, in.N)
 	}
-	simple := in.Speed == nil
-	for _, row := range in.T {
-		simple = simple && len(row) == 1
-	}
-	if simple || in.N <= exactRequests {
-		r, err := threshold.Evaluate(ctx, system.Case, b)
-		if err == nil {
-			return r.Theta / system.Tick * 1000, nil
-		}
-		if ctx.Err() != nil {
-			return 0, err
-		}
-	}
-	r, err := threshold.Simulate(ctx, system.Case, b, threshold.SimOptions{Steps: simulatedSteps, Seed: 1})
+	r, err := threshold.Approximate(ctx, system.Case, b)
 	if err != nil {
 		return 0, err
 	}

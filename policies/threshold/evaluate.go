@@ -2,6 +2,7 @@ package threshold
 
 import (
 	"context"
+	"errors"
 	"slices"
 )
 
@@ -42,6 +43,30 @@ func Evaluate(ctx context.Context, c *Case, b []int) (*Result, error) {
 		return nil, err
 	}
 	return e.evaluate(ctx, b)
+}
+
+// Approximate is Evaluate in bounded time: a case whose chain would be large, or whose
+// chain's law is not found, is simulated.
+func Approximate(ctx context.Context, c *Case, b []int) (*Result, error) {
+	e, err := newEvaluator(c)
+	if err != nil {
+		return nil, err
+	}
+	e.maxStates = searchStates
+	r, err := e.evaluate(ctx, b)
+	if err == nil || errors.Is(err, ErrInvalid) || ctx.Err() != nil {
+		return r, err
+	}
+	return e.simulate(ctx, b, approximateSteps)
+}
+
+// simulate stands in for the chain. One seed for all settings makes them comparable.
+func (e *evaluator) simulate(ctx context.Context, b []int, steps int) (*Result, error) {
+	sim, err := Simulate(ctx, e.c, b, SimOptions{Steps: steps, Seed: 1})
+	if err != nil {
+		return nil, err
+	}
+	return &Result{B: slices.Clone(b), Feasible: true, Theta: sim.Theta, Batch: sim.Batch, Busy: sim.Busy, Wait: sim.Wait, Method: BySimulation}, nil
 }
 
 // evaluator evaluates settings of one case and keeps what they share.

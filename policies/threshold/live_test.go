@@ -86,3 +86,24 @@ func measuredCase(rng *rand.Rand, n int) *Case {
 	}
 	return c
 }
+
+// Approximate is exact where the chain is small, and near it elsewhere.
+func TestApproximate(t *testing.T) {
+	for _, n := range []int{4, 20} {
+		system, err := liveInput(n).System()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := mustEvaluate(t, system.Case, []int{1, 2})
+		got, err := Approximate(t.Context(), system.Case, []int{1, 2})
+		if err != nil || apart(got.Theta, want.Theta) > 0.005 {
+			t.Errorf("n %d: %+v, %v, want %.5g", n, got, err, want.Theta)
+		}
+		if by := map[int]Method{4: ByChain, 20: BySimulation}[n]; err == nil && got.Method != by {
+			t.Errorf("n %d by %s", n, got.Method)
+		}
+		if n == 4 && got.Theta != want.Theta {
+			t.Errorf("%.12g, exact %.12g", got.Theta, want.Theta)
+		}
+	}
+}

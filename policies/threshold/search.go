@@ -21,7 +21,8 @@ const (
 	// same is the relative difference below which two settings count as equal.
 	same = 1e-9
 	// searchStates bounds a chain within a search: above it, simulation is faster.
-	searchStates = 100_000
+	// tableStates bounds that of an entry of a table, once the search has found it.
+	searchStates, tableStates = 20_000, 40_000
 )
 
 // Search is how the best setting was found.
@@ -64,7 +65,7 @@ func Solve(ctx context.Context, c *Case, o Options) (*Solution, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &searcher{evaluator: e, found: map[string]*Result{}, most: exhaustiveN}
+	s := &searcher{evaluator: e, found: map[string]*Result{}, most: exhaustiveN, final: MaxStates}
 	out := &Solution{Gap: math.NaN()}
 	for _, b := range o.Evals {
 		r, err := s.evaluate(ctx, b)
@@ -95,6 +96,7 @@ type searcher struct {
 	found map[string]*Result
 	hints [][]int // more places to start from
 	most  int     // the largest N at which every setting of two models is evaluated
+	final int     // the largest chain for the setting that was found
 }
 
 func (s *searcher) search(ctx context.Context, out *Solution, all bool) error {
@@ -115,7 +117,7 @@ func (s *searcher) search(ctx context.Context, out *Solution, all bool) error {
 	if err != nil || out.Best.Method != BySimulation {
 		return err
 	}
-	s.maxStates = MaxStates
+	s.maxStates = s.final
 	exact, err := s.evaluate(ctx, out.Best.B)
 	switch {
 	case err == nil:
@@ -176,7 +178,7 @@ func (s *searcher) try(ctx context.Context, b []int) (*Result, error) {
 	}
 	r, err := s.evaluate(ctx, b)
 	if errors.Is(err, ErrTooLarge) {
-		r, err = s.simulate(ctx, b)
+		r, err = s.simulate(ctx, b, searchSteps)
 		s.maxStates = 0 // the next one is not smaller by much
 	}
 	if err != nil {
@@ -184,16 +186,6 @@ func (s *searcher) try(ctx context.Context, b []int) (*Result, error) {
 	}
 	s.found[key] = r
 	return r, nil
-}
-
-// simulate stands in for the chain. One seed for all settings makes them
-// comparable.
-func (s *searcher) simulate(ctx context.Context, b []int) (*Result, error) {
-	sim, err := Simulate(ctx, s.c, b, SimOptions{Steps: searchSteps, Seed: 1})
-	if err != nil {
-		return nil, err
-	}
-	return &Result{B: slices.Clone(b), Feasible: true, Theta: sim.Theta, Batch: sim.Batch, Busy: sim.Busy, Wait: sim.Wait, Method: BySimulation}, nil
 }
 
 func better(a, than *Result) bool { return than == nil || a.Theta > than.Theta*(1+same) }
@@ -344,7 +336,7 @@ func Table(ctx context.Context, c *Case) ([]Entry, error) {
 		if err != nil {
 			return nil, err
 		}
-		s := &searcher{evaluator: e, found: map[string]*Result{}, hints: hint, most: exhaustiveN}
+		s := &searcher{evaluator: e, found: map[string]*Result{}, hints: hint, most: exhaustiveN, final: tableStates}
 		if e.pair == nil {
 			s.most = tableN
 		}

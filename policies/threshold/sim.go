@@ -6,8 +6,9 @@ import (
 	"math/rand/v2"
 )
 
-// searchSteps is the length of a simulation that stands in for the chain.
-const searchSteps = 200_000
+// searchSteps is the length of a simulation that stands in for the chain in a search,
+// which compares settings by the same draws; approximateSteps where the number counts.
+const searchSteps, approximateSteps = 100_000, 400_000
 
 // BySimulation is the method of a result that was estimated by Simulate.
 const BySimulation Method = "simulation"
