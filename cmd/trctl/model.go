@@ -32,8 +32,8 @@ func openSide(item, cache string) (*pair.Side, error) {
 		return pair.OpenDir(dir)
 	}
 	m, err := modelNamed(item)
-	if err != nil {
-		return nil, err
+	if err != nil { // it speaks of the flag that serve has
+		return nil, usagef("%s", strings.TrimPrefix(err.Error(), "--models: "))
 	}
 	if files, embedded := models.FS(m.Name); embedded && m.Dir == "" {
 		return pair.OpenFS(files, m.Name), nil
@@ -114,14 +114,18 @@ func describeModel(w io.Writer, d *pair.Description) error {
 		row("memory", "%s of keys and values a token", sizeText(d.KVBytes))
 	}
 	if d.Tokens > 0 {
-		row("vocabulary", "%d ids on %d rows, %d added, %.12s", d.Tokens, d.Rows, d.Added, d.Fingerprint)
+		rows := ""
+		if d.Rows > 0 {
+			rows = fmt.Sprintf(" on %d rows", d.Rows)
+		}
+		row("vocabulary", "%d ids%s, %d added, %.12s", d.Tokens, rows, d.Added, d.Fingerprint)
 		row("begins with", "%s", tokenText(d.Begin))
 		row("ends with", "%s", tokenText(d.End))
 	}
 	if d.Template > 0 {
 		row("template", "%d bytes", d.Template)
 	} else {
-		row("template", "none")
+		row("template", "none, so no chat: /v1/completions alone")
 	}
 	for _, f := range d.Faults {
 		row("fault", "%s", strings.ReplaceAll(f, "\n", "\n               "))
@@ -195,7 +199,12 @@ func (m *modelCheckCmd) Run(p process) error {
 
 func printReport(w io.Writer, r *pair.Report) error {
 	var b strings.Builder
+	// What else differs from a model that could not be opened tells nothing.
+	faults := slices.ContainsFunc(r.Differences, func(d pair.Difference) bool { return d.Kind == pair.KindFault })
 	for _, d := range r.Differences {
+		if faults && d.Kind != pair.KindFault {
+			continue
+		}
 		word := "note"
 		switch {
 		case d.Refuse:
@@ -207,14 +216,24 @@ func printReport(w io.Writer, r *pair.Report) error {
 		if d.ID != nil {
 			what = fmt.Sprintf("%s id %d", d.Kind, *d.ID)
 		}
-		fmt.Fprintf(&b, "%-8s %s: %s | %s", word, what, d.Small, d.Large)
+		both := d.Small + " | " + d.Large
+		if d.Kind == pair.KindFault {
+			what, both = "fault of "+r.Small, d.Small
+			if d.Small == "" {
+				what, both = "fault of "+r.Large, d.Large
+			}
+		}
+		fmt.Fprintf(&b, "%-8s %s: %s", word, what, strings.ReplaceAll(both, "\n", "\n         "))
 		if d.Note != "" {
 			fmt.Fprintf(&b, " (%s)", d.Note)
 		}
 		b.WriteByte('\n')
 	}
-	if r.More > 0 {
+	if r.More > 0 && !faults {
 		fmt.Fprintf(&b, "%-8s %d more ids differ\n", "REFUSED", r.More)
+	}
+	for _, h := range hints(r, faults) {
+		fmt.Fprintf(&b, "%-8s %s\n", "hint", h)
 	}
 	switch {
 	case r.Compatible:
@@ -226,6 +245,31 @@ func printReport(w io.Writer, r *pair.Report) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// hints say what can be done about differences that refuse a pair.
+func hints(r *pair.Report, faults bool) []string {
+	if faults {
+		return nil
+	}
+	refused := map[string]bool{}
+	for _, d := range r.Differences {
+		refused[d.Kind] = refused[d.Kind] || d.Refuse
+	}
+	var out []string
+	switch {
+	case r.More > 0:
+		out = append(out, "these are different vocabularies; choose two models of one family")
+	case refused[pair.KindVocabulary]:
+		out = append(out, "tokens that mean the same can be named by --map SMALL=LARGE")
+	}
+	if refused[pair.KindEnd] && !refused[pair.KindVocabulary] {
+		out = append(out, "if both know all of these ids, give both the same eos_token_id in generation_config.json")
+	}
+	if refused[pair.KindSplit] {
+		out = append(out, "if one model was made from the other, use one tokenizer.json for both")
+	}
+	return out
 }
 
 type modelListCmd struct {
@@ -279,6 +323,10 @@ func (m *modelListCmd) Run(p process) error {
 	if m.Output == "json" {
 		return writeJSON(p, rows)
 	}
+	name, id := 0, 0
+	for _, row := range rows {
+		name, id = max(name, len(row.Name)), max(id, len(row.Hub))
+	}
 	for _, row := range rows {
 		where := "trctl model pull " + row.Hub
 		if row.Embedded {
@@ -286,7 +334,7 @@ func (m *modelListCmd) Run(p process) error {
 		} else if row.Dir != "" {
 			where = row.Dir
 		}
-		fmt.Fprintf(p.out, "%-24s %-28s %s\n", row.Name, row.Hub, where)
+		fmt.Fprintf(p.out, "%-*s  %-*s  %s\n", name, row.Name, id, row.Hub, where)
 	}
 	return nil
 }

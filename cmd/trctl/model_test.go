@@ -185,6 +185,19 @@ func TestModelInspectAndCheck(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &r); code != exitFailed || err != nil || r.Compatible || len(r.Differences) == 0 || !strings.Contains(errs, "refused") {
 		t.Errorf("check: %d, %v, %s, %s", code, err, out, errs)
 	}
+	ends := familyCheckpoint(t, "LlamaForCausalLM", 3, "llama2", "x", map[string]any{"eos_token_id": []int{1, 2}})
+	for _, c := range []struct{ large, want string }{
+		{other, "hint     these are different vocabularies"}, {ends, "hint     if both know all of these ids, give both the same eos_token_id"},
+		{familyCheckpoint(t, "Qwen3ForCausalLM", 1, "llama2", "x", map[string]any{"vocab_size": 600}), "REFUSED  fault of "},
+	} {
+		code, out, _ := trctlRun(t, "model", "check", small, c.large)
+		if code != exitFailed || !strings.Contains(out, "\n"+c.want) && !strings.HasPrefix(out, c.want) {
+			t.Errorf("check: %d, %s", code, out)
+		}
+	}
+	if code, _, errs := trctlRun(t, "model", "inspect", "tiny-x"); code != exitUsage || strings.Contains(errs, "--models") || !strings.Contains(errs, "did you mean") {
+		t.Errorf("inspect: %d, %s", code, errs)
+	}
 	if code, _, _ = trctlRun(t, "model", "check", small, large, "--map", "nope=5"); code != exitUsage {
 		t.Errorf("a map of nothing: %d", code)
 	}

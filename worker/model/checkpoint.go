@@ -35,6 +35,7 @@ type Checkpoint struct {
 
 	tensors map[string]Tensor
 	where   map[string]string // tensor to file
+	list    string            // the file that lists the tensors
 	release []func() error
 }
 
@@ -115,7 +116,7 @@ func (k *Checkpoint) openWeights(o opener) error {
 		if err != nil {
 			return err
 		}
-		k.tensors = shard.Tensors
+		k.tensors, k.list = shard.Tensors, singleFile
 		for name := range shard.Tensors {
 			k.where[name] = singleFile
 		}
@@ -137,6 +138,7 @@ func (k *Checkpoint) openIndex(o opener, data []byte) error {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("%s: %w: %s", indexFile, ErrCorrupt, fmt.Sprintf(format, args...))
 	}
+	k.list = indexFile
 	files, err := k.readIndex(data)
 	if err != nil {
 		return bad("%v", err)
@@ -147,6 +149,9 @@ func (k *Checkpoint) openIndex(o opener, data []byte) error {
 	total := 0
 	for _, file := range files {
 		shard, err := k.openShard(o, file)
+		if errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s: expected %s beside it, found nothing: fetch it again: %w", indexFile, file, fs.ErrNotExist)
+		}
 		if err != nil {
 			return err
 		}
@@ -244,6 +249,10 @@ func noWeights(fsys fs.FS) error {
 		return err
 	}
 	for _, e := range entries {
+		if e.Name() == "adapter_model.safetensors" {
+			return fmt.Errorf("%w: expected %s, found %s: an adapter alone; merge it into its model with merge_and_unload of peft, and save that",
+				ErrUnsupported, singleFile, e.Name())
+		}
 		switch path.Ext(e.Name()) {
 		case ".bin", ".pt", ".pth":
 			return fmt.Errorf("%w: expected %s, found %s: pickled weights can run code and are not read; "+

@@ -118,6 +118,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"no weights", func(m fstest.MapFS) { clear(m); m[configFile] = &fstest.MapFile{Data: configJSON(nil)} }, singleFile},
 		{"pickled weights", only("pytorch_model.bin"), "safe_serialization"},
 		{"pickled weights, pt", only("consolidated.00.pth"), "safe_serialization"},
+		{"an adapter", only("adapter_model.safetensors"), "merge_and_unload"},
 		{"gguf", only("model-q4.gguf"), "original checkpoint"},
 		{"shard outside", index(`{"weight_map":{"a":"../model.safetensors"}}`), `"../model.safetensors"`},
 		{"shard absolute", index(`{"weight_map":{"a":"/tmp/model.safetensors"}}`), `"/tmp/model.safetensors"`},

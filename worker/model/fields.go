@@ -3,6 +3,7 @@ package model
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/tokenrouter/tokenrouter/internal/jsonscan"
 )
@@ -120,7 +121,7 @@ func (f *fields) only(name string, values ...string) {
 	}
 	expected := "nothing"
 	if len(values) > 0 {
-		expected = values[0]
+		expected = strings.Join(values, " or ")
 	}
 	f.fail(ErrUnsupported, name, expected)
 }
@@ -130,23 +131,36 @@ func (f *fields) ids(name string, vocab int) []int32 {
 	if !f.has(name) {
 		return nil
 	}
-	expected := fmt.Sprintf("an id below %d or a list of at most 64", vocab)
-	var out []int32
-	var one int32
-	if json.Unmarshal(f.raw[name], &one) == nil {
-		out = []int32{one}
-	} else if !f.get(name, expected, &out) {
+	out, err := readIDs(f.raw[name], vocab)
+	if err != nil {
+		f.fail(ErrCorrupt, name, fmt.Sprintf("an id below %d or a list of at most %d", vocab, maxIDs))
 		return nil
-	}
-	if len(out) > 64 {
-		f.fail(ErrCorrupt, name, expected)
-		return nil
-	}
-	for _, id := range out {
-		if id < 0 || int(id) >= vocab {
-			f.fail(ErrCorrupt, name, expected)
-			return nil
-		}
 	}
 	return out
+}
+
+// maxIDs bounds a list of ids.
+const maxIDs = 64
+
+// readIDs reads an id or a list of ids below vocab.
+func readIDs(raw []byte, vocab int) ([]int32, error) {
+	s, err := jsonscan.New(raw)
+	if err != nil {
+		return nil, err
+	}
+	out := []int32{}
+	one := func(i int) error {
+		id, err := s.Uint()
+		if err == nil && (i == maxIDs || id >= uint64(vocab)) {
+			err = ErrCorrupt
+		}
+		out = append(out, int32(id))
+		return err
+	}
+	if s.Next() == '[' {
+		err = s.Array(one)
+	} else {
+		err = one(0)
+	}
+	return out, err
 }

@@ -5,7 +5,7 @@ package model
 func FromTensors(name string, c Config, tensors []Tensor) *Checkpoint {
 	k := &Checkpoint{
 		Name: name, Config: c, Generation: Generation{EOS: c.EOS},
-		tensors: make(map[string]Tensor, len(tensors)), where: make(map[string]string, len(tensors)),
+		tensors: make(map[string]Tensor, len(tensors)), where: make(map[string]string, len(tensors)), list: "memory",
 	}
 	for _, t := range tensors {
 		k.tensors[t.Name], k.where[t.Name] = t, "memory"

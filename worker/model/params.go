@@ -71,10 +71,10 @@ func (k *Checkpoint) Check() error {
 	known := make(map[string]bool, len(params))
 	for _, p := range params {
 		known[p.Name] = true
-		t, err := k.Tensor(p.Name)
+		t, ok := k.tensors[p.Name]
 		switch {
-		case err != nil:
-			fault("%w: expected shape %v", err, p.Shape)
+		case !ok:
+			fault("%s: %w: tensor %s: expected shape %v, found nothing: the checkpoint is not complete, fetch it again", k.list, ErrNoTensor, p.Name, p.Shape)
 		case !slices.Equal(t.Shape, p.Shape):
 			fault("%s: %w: tensor %s: expected shape %v, found %v", k.where[p.Name], ErrCorrupt, p.Name, p.Shape, t.Shape)
 		case t.DType != BF16 && t.DType != F16 && t.DType != F32:

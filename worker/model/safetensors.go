@@ -204,7 +204,7 @@ func (p *headerParser) list(limit int) ([]uint64, error) {
 // place checks a tensor's offsets against the body and its shape.
 func (p *headerParser) place(t Tensor, s span) error {
 	if s.begin > s.end || s.end > uint64(len(p.body)) {
-		return fmt.Errorf("data_offsets: expected inside [0, %d), found [%d, %d)", len(p.body), s.begin, s.end)
+		return fmt.Errorf("data_offsets: expected inside [0, %d), found [%d, %d); if the file was cut off, fetch it again", len(p.body), s.begin, s.end)
 	}
 	// Every product is bounded by the body's size, so it cannot overflow: a
 	// factor that would pass the bound is refused before multiplying.
