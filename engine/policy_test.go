@@ -1,0 +1,214 @@
+package engine
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/tokenrouter/tokenrouter/api/routing"
+	"github.com/tokenrouter/tokenrouter/api/sampling"
+	"github.com/tokenrouter/tokenrouter/gateway/session"
+	"github.com/tokenrouter/tokenrouter/policies"
+	"github.com/tokenrouter/tokenrouter/worker/schedule"
+)
+
+func at(v float64) *float64 { return &v }
+
+// drawn are questions with seeds, which some policies draw by.
+func drawn(n, maxTokens int) []Request {
+	list := questions(n, maxTokens)
+	for i := range list {
+		seed := uint64(i)
+		list[i].Seed = &seed
+	}
+	return list
+}
+
+// plain are policies that need no router network, set so that both models write.
+func plain() map[string]Policy {
+	return map[string]Policy{
+		"entropy":      {Name: "entropy", Threshold: at(0.07)},
+		"glimp-router": {Name: "glimp-router", Threshold: at(0.05), StepTokens: 12},
+		"immediate":    {Name: "immediate", Threshold: at(2)},
+		"me":           {Name: "me"},
+		"r-stitch":     {Name: "r-stitch", Threshold: at(0.01)},
+		"random":       {Name: "random", Threshold: at(0.3)},
+		"rule":         {Name: "rule", Rule: "entropy > 0.01 || phase == 'answer' && since_hop > 2", ReturnRule: "margin > 3 or since_hop > 4"},
+		"own": {Own: policies.Named("own", policies.Binary(func(r policies.Row) bool {
+			return r.Entropy > 0.01 && r.Position%2 == 0
+		}))},
+	}
+}
+
+// Under every policy a request has one answer, whatever the schedule, the batching
+// thresholds and its neighbours, also where a replica is lost on the way.
+func TestPoliciesWriteTheSame(t *testing.T) {
+	list := drawn(5, 120)
+	list = append(list, seeded(list[:2])...)
+	for name, policy := range plain() {
+		t.Run(name, func(t *testing.T) {
+			var want [][]said
+			for _, c := range []struct {
+				rule      schedule.Rule
+				threshold int
+				atOnce    int
+				die       bool
+			}{{schedule.Delayed, 1, 1, false}, {schedule.Delayed, 3, 7, false}, {schedule.Lockstep, 1, 4, false}, {schedule.Eager, 1, 3, true}} {
+				e := start(t, func(cfg *Config) {
+					cfg.Schedule, cfg.Models[1].Threshold = c.rule, c.threshold
+					cfg.Models[0].Replicas, cfg.Models[1].Replicas = 2, 2
+					cfg.Deployments[0].Policy = policy
+				})
+				var once sync.Once
+				got := answers(t, e, list, c.atOnce, func() {
+					if c.die {
+						once.Do(func() { e.kill("tiny-s-0"); e.kill("tiny-l-1") })
+					}
+				})
+				if want == nil {
+					want = got
+					checkShares(t, got)
+				}
+				for i := range want {
+					if d := differs(got[i], want[i]); d != "" {
+						t.Errorf("%v, question %d: %s", c, i, d)
+					}
+				}
+				awaitIdle(t, e)
+			}
+		})
+	}
+}
+
+// A route straight after the other model's token hands over no new id but that one,
+// and a routed end never ends the answer: with every token routed, the answer is
+// the large model's own.
+func TestTrap04EmptySuffix(t *testing.T) {
+	e := start(t, func(c *Config) { c.Deployments[0].Policy = Policy{Name: "random", Threshold: at(1)} })
+	list := questions(4, 200)
+	got := answers(t, e, list, 4, nil)
+	for i := range list {
+		list[i].Model = "tiny-l"
+	}
+	want := answers(t, e, list, 4, nil)
+	for i := range want {
+		if got[i][0].Text != want[i][0].Text || got[i][0].End.Count("tiny-l") != len(got[i][0].IDs) {
+			t.Errorf("question %d: got %q, want %q", i, got[i][0].Text, want[i][0].Text)
+		}
+	}
+}
+
+// Dropped tokens cost no length, and a visit ends at the limit in its middle.
+func TestTrap15LengthCountsCommitted(t *testing.T) {
+	for name, policy := range map[string]Policy{
+		"random":   {Name: "random", Threshold: at(0.5)},
+		"r-stitch": {Name: "r-stitch", Threshold: at(0)}, // never returns
+	} {
+		e := start(t, func(c *Config) { c.Deployments[0].Policy = policy })
+		for n := 1; n < 8; n++ {
+			got := answers(t, e, questions(1, n), 1, nil)
+			if end := got[0][0].End; end.Completion != n || end.Finish != "length" {
+				t.Errorf("%s: %d tokens, want %d (%s)", name, end.Completion, n, end.Finish)
+			}
+		}
+	}
+}
+
+func TestOverrides(t *testing.T) {
+	e := start(t, func(c *Config) {
+		c.Deployments[0].AllowOverride = true
+		c.Models[0].Replicas, c.Models[1].Replicas = 2, 2
+	})
+	with := func(o *routing.Override) []Request {
+		list := drawn(3, 80)
+		for i := range list {
+			list[i].Routing = o
+		}
+		return list
+	}
+	share := func(answers [][]said) (large, all int) {
+		for _, a := range answers {
+			large += a[0].End.Count("tiny-l")
+			all += len(a[0].IDs)
+		}
+		return large, all
+	}
+	for name, c := range map[string]struct {
+		o        *routing.Override
+		from, to float64
+	}{
+		"single":         {&routing.Override{Policy: "single"}, 0, 0},
+		"all":            {&routing.Override{Policy: "random", Threshold: at(1)}, 1, 1},
+		"half":           {&routing.Override{Policy: "random", Threshold: at(1), MaxLargeShare: at(0.5)}, 0.47, 0.5},
+		"none":           {&routing.Override{MaxLargeShare: at(0)}, 0, 0},
+		"own, sure":      {&routing.Override{Threshold: at(1)}, 0, 0},
+		"own, by name":   {&routing.Override{Policy: "r-stitch", Threshold: at(0)}, 1, 1},
+		"request, large": {&routing.Override{Policy: "request-level", Threshold: at(0)}, 1, 1},
+		"me, bounded":    {&routing.Override{Policy: "me", MaxLargeShare: at(0.25)}, 0.1, 0.25},
+	} {
+		want := answers(t, e, with(c.o), 1, nil)
+		large, all := share(want)
+		if got := float64(large) / float64(all); got < c.from || got > c.to {
+			t.Errorf("%s: large share %.3f, want %g to %g", name, got, c.from, c.to)
+		}
+		// What a request wants goes with it, to whoever takes it over.
+		var once sync.Once
+		got := answers(t, e, with(c.o), 3, func() { once.Do(func() { e.kill("tiny-s-0"); e.kill("tiny-l-0") }) })
+		for i := range want {
+			if d := differs(got[i], want[i]); d != "" {
+				t.Errorf("%s, question %d, replicas lost: %s", name, i, d)
+			}
+		}
+	}
+	awaitIdle(t, e)
+}
+
+func TestOverridesRefused(t *testing.T) {
+	for _, allow := range []bool{false, true} {
+		e := start(t, func(c *Config) { c.Deployments[0].AllowOverride = allow })
+		for field, o := range map[string]*routing.Override{
+			"trctl.policy":          {Policy: "no-such"},
+			"trctl.threshold":       {Threshold: at(1.5)},
+			"trctl.max_large_share": {MaxLargeShare: at(0.5)},
+		} {
+			r := questions(1, 5)[0]
+			r.Routing = o
+			_, err := ask(e, r)
+			var bad *sampling.FieldError
+			switch {
+			case allow && field == "trctl.max_large_share":
+				if err != nil {
+					t.Errorf("%s: %v", field, err)
+				}
+			case !errors.Is(err, session.ErrSettings) || !errors.As(err, &bad) || bad.Field != field:
+				t.Errorf("allowed %t: error %v, want one of %s", allow, err, field)
+			}
+		}
+	}
+}
+
+// What a policy lacks is said when its deployment is loaded.
+func TestPoliciesRefused(t *testing.T) {
+	for want, policy := range map[string]Policy{
+		`line 1, column 1: the feature "entropi"`: {Name: "rule", Rule: "entropi > 1"},
+		"no such router network":                  {Name: "r2r", Router: "no-such"},
+	} {
+		cfg := Defaults()
+		cfg.Deployments[0].Policy = policy
+		e, err := New(cfg)
+		if err == nil {
+			err = e.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+	seed := uint64(1)
+	cfg := Defaults()
+	cfg.Models = []Model{{Name: "tiny-s", Dummy: &seed, Threshold: 1}, {Name: "tiny-l", Dummy: &seed, Threshold: 1}}
+	cfg.Deployments[0].Policy = Policy{Name: "glimp-router"}
+	if _, err := Load(cfg); !errors.Is(err, policies.ErrNoThinking) {
+		t.Errorf("glimp-router without a vocabulary: %v", err)
+	}
+}
