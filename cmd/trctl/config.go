@@ -211,7 +211,7 @@ func parseConfig(text []byte, dir string, s *settings) error {
 		s.Deployments = nil
 		for _, d := range *f.Deployments {
 			s.Deployments = append(s.Deployments, node.Deployment{
-				Name: d.Name, Models: d.Models, Policy: d.Policy.policy(s.Models), AllowOverride: d.AllowPolicyOverride,
+				Name: d.Name, Models: d.Models, Policy: d.Policy.policy(s.Models, dir), AllowOverride: d.AllowPolicyOverride,
 			})
 		}
 	}
@@ -227,7 +227,7 @@ func (m *fileModel) model(dir string) node.Model {
 	return out
 }
 
-func (p *filePolicy) policy(models []node.Model) node.Policy {
+func (p *filePolicy) policy(models []node.Model, dir string) node.Policy {
 	name := p.Name
 	if name == "" {
 		name = "r-stitch"
@@ -238,6 +238,9 @@ func (p *filePolicy) policy(models []node.Model) node.Policy {
 	}
 	out.Weights, out.Trace = p.Weights, p.Trace
 	out.Router, out.RouterThreshold = p.Router, p.RouterThreshold
+	if strings.ContainsRune(out.Router, filepath.Separator) && !filepath.IsAbs(out.Router) {
+		out.Router = filepath.Join(dir, out.Router) // a file, not an embedded one's name
+	}
 	out.Mode, out.Warmup, out.WarmupShape = p.Mode, p.Warmup, p.WarmupShape
 	out.Epistemic, out.Entropy = p.Epistemic, p.Entropy
 	out.StepTokens, out.ThinkTokens = p.StepTokens, p.ThinkTokens

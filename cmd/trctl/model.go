@@ -16,11 +16,12 @@ import (
 )
 
 type modelCmd struct {
-	Inspect modelInspectCmd `cmd:"" help:"Describe a checkpoint and check all of it but the values of its weights."`
-	Check   modelCheckCmd   `cmd:"" help:"Find out whether two checkpoints can write one answer together, and in what they differ."`
-	List    modelListCmd    `cmd:"" help:"List the models that are known by name, and which are on this machine."`
-	Pull    modelPullCmd    `cmd:"" help:"Download a model from a hub; it goes on where it was cut."`
-	Import  modelImportCmd  `cmd:"" help:"Put a model that is on disk into the cache, without a network."`
+	Inspect modelInspectCmd       `cmd:"" help:"Describe a checkpoint and check all of it but the values of its weights."`
+	Check   modelCheckCmd         `cmd:"" help:"Find out whether two checkpoints can write one answer together, and in what they differ."`
+	List    modelListCmd          `cmd:"" help:"List the models that are known by name, and which are on this machine."`
+	Pull    modelPullCmd          `cmd:"" help:"Download a model from a hub; it goes on where it was cut."`
+	Convert modelConvertRouterCmd `cmd:"" name:"convert-router" help:"Make a router that deployments can name of a published .pt or .pth file."`
+	Import  modelImportCmd        `cmd:"" help:"Put a model that is on disk into the cache, without a network."`
 }
 
 // errRefused says that a report above is about something that cannot be served.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/tokenrouter/tokenrouter/worker/model"
+	"github.com/tokenrouter/tokenrouter/worker/router/pickle"
 )
 
 // TestConvert: files of torch.save give the same nets as the pairs that Python wrote.
@@ -49,6 +50,9 @@ func TestConvert(t *testing.T) {
 func TestConvertRefuses(t *testing.T) {
 	if _, err := Convert("testdata/citer.pth", Conversion{}); !errors.Is(err, ErrNoModel) {
 		t.Errorf("without a model: %v", err)
+	}
+	if _, err := Convert("testdata/hostile.pt", Conversion{}); !errors.Is(err, pickle.ErrRefused) || !strings.Contains(err.Error(), `"posix.system"`) {
+		t.Errorf("a file that runs a program: %v", err)
 	}
 	if _, err := Convert("testdata/absent.pt", Conversion{}); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)

@@ -4,7 +4,8 @@ shapes, and what PyTorch computes for random rows (golden.safetensors).
     python make.py
 
 r2r and r2r-normalized are saved twice: as a router's pair of files, and as the dict
-that torch.save writes for published ones (.pt). citer is a bare state_dict (.pth).
+that torch.save writes for published ones (.pt). citer is a bare state_dict (.pth). hostile.pt runs a program when
+Python loads it.
 """
 
 import json
@@ -149,6 +150,12 @@ def main():
     torch.save(state, os.path.join(HERE, "citer.pth"))
     torch.save(state, os.path.join(HERE, "citer-legacy.pth"), _use_new_zipfile_serialization=False)
     router("citer", "citer", {k: v for k, v in state.items() if not k.endswith("num_batches_tracked")}, threshold=0.9)
+
+    class Hostile:
+        def __reduce__(self):
+            return os.system, ("true",)
+
+    torch.save({"model_type": "HiddenStatesTokenLMHeadLogitsClassifier", "state_dict": Hostile()}, os.path.join(HERE, "hostile.pt"))
 
     weight = torch.randn(H) / H**0.5
     golden["co-llm"] = torch.sigmoid(hidden @ weight)

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/tokenrouter/tokenrouter/worker/router"
+	"github.com/tokenrouter/tokenrouter/worker/router/pickle"
+)
+
+type modelConvertRouterCmd struct {
+	File      string   `arg:"" placeholder:"FILE" help:"A file that torch.save wrote (.pt, .pth): R2R's, or the state dict of a CITER or Co-LLM head."`
+	Output    string   `short:"o" placeholder:"NAME" help:"Name of the result: NAME.safetensors and NAME.json (FILE without its extension)."`
+	Model     string   `placeholder:"NAME" help:"The entry model that the router was trained on (what FILE says)."`
+	Threshold *float64 `placeholder:"T" help:"The threshold that it was tuned to (what FILE says)."`
+	Force     bool     `help:"Overwrite files that are there."`
+}
+
+// Run converts. Nothing in the file is run; a file that asks for it is exit code 1.
+func (m *modelConvertRouterCmd) Run(p process) error {
+	c, err := router.Convert(m.File, router.Conversion{Model: m.Model, Threshold: m.Threshold})
+	switch {
+	case errors.Is(err, router.ErrNoModel):
+		return usagef("%w; say it by --model", err)
+	case errors.Is(err, fs.ErrNotExist):
+		return usagef("%w", err)
+	case errors.Is(err, pickle.ErrRefused):
+		return fmt.Errorf("%w (nothing of it was run)", err)
+	case err != nil:
+		return err
+	}
+	stem := router.Stem(m.Output)
+	if stem == "" {
+		stem = m.File[:len(m.File)-len(filepath.Ext(m.File))]
+	}
+	sidecar, weights, err := c.Encode()
+	if err != nil {
+		return err
+	}
+	// The sidecar comes last: without it there is no router.
+	for _, f := range []struct {
+		path string
+		text []byte
+	}{{stem + ".safetensors", weights}, {stem + ".json", sidecar}} {
+		if err := m.write(f.path, f.text); err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(p.out, "%s  %s\n", f.path, sizeText(int64(len(f.text)))); err != nil {
+			return err
+		}
+	}
+	threshold := "no threshold"
+	if c.Threshold != nil {
+		threshold = fmt.Sprintf("threshold %g", *c.Threshold)
+	}
+	_, err = fmt.Fprintf(p.out, "%v, hidden size %d, %s\n", c.Fold(), c.HiddenSize, threshold)
+	return err
+}
+
+// write puts a whole file in its place, or nothing.
+func (m *modelConvertRouterCmd) write(path string, text []byte) (err error) {
+	if _, err := os.Lstat(path); err == nil && !m.Force {
+		return usagef("%s is there already; --force overwrites it", path)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
