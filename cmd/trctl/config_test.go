@@ -1,11 +1,9 @@
 package main
 
 import (
-	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -14,27 +12,6 @@ import (
 	"github.com/tokenrouter/tokenrouter/internal/node"
 	"github.com/tokenrouter/tokenrouter/worker/schedule"
 )
-
-// Every file in deploy/config must be a valid configuration.
-func TestDeployConfigs(t *testing.T) {
-	found := 0
-	err := filepath.WalkDir("../../deploy/config", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		found++
-		s, err := readConfig(path)
-		if err != nil {
-			t.Errorf("%s: %v", path, err)
-		} else if err := s.Validate(); err != nil {
-			t.Errorf("%s: %v", path, err)
-		}
-		return nil
-	})
-	if err != nil || found == 0 {
-		t.Fatalf("found %d files: %v", found, err)
-	}
-}
 
 // The example file says what serve does without one.
 func TestTinyConfigIsTheDefault(t *testing.T) {
