@@ -39,8 +39,8 @@ type Estimate struct {
 	// Bare is All without what the decode loop does besides.
 	Bare []StepEstimate
 	// Slowdown is how many times as long a step takes while another model runs, by
-	// all steps, whatever part of them was in company. It may be below 1: models that
-	// take turns let each other's threads and caches go cold.
+	// all steps, whatever part of them was in company. It may be a little below 1: models
+	// that take turns let each other's threads and caches go cold.
 	Slowdown float64
 	// Spread is the standard deviation of a step's time, relative to the mean of its
 	// batch size; a step that took more than twice as long counts as twice.
@@ -138,6 +138,11 @@ func (c *company) add(e *StepEstimate, took time.Duration, share float64) {
 	c.spread += a * (min(dy*dy, 1) - c.spread)
 }
 
+// leastSlowdown is the least that is believed: a step that some chance makes longer is
+// in company for a smaller share of it, as the others run out of work, and that looks
+// as if company made steps shorter.
+const leastSlowdown = 0.95
+
 // slowdown is how many times as long a step takes in company; 1 where company
 // hardly varies, so that nothing can be known.
 func (c *company) slowdown() float64 {
@@ -145,7 +150,7 @@ func (c *company) slowdown() float64 {
 		return 1
 	}
 	slope := c.with / c.variance
-	return 1 + max(-0.5, min(slope/max(0.1, 1-slope*c.mean), 4))
+	return max(leastSlowdown, min(1+slope/max(0.1, 1-slope*c.mean), 5))
 }
 
 // of returns the time of a step of this size, or of the nearest known one; 0 if
