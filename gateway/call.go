@@ -214,6 +214,38 @@ func (c *call) usage() openai.Usage {
 	return u
 }
 
+// usedTokens is what the call has cost so far, in tokens.
+func (c *call) usedTokens() int64 {
+	u := c.usage()
+	return int64(u.Prompt) + int64(u.Completion)
+}
+
+// likelyTokens is what a rate is charged with before the prompt's length and that of
+// the answers are known. A token has at least one byte, so only answers without a
+// bound can cost more; they are charged with the rest when they have ended.
+func (c *call) likelyTokens(prompts []generate.Request) int64 {
+	answer := min(int(c.options.MaxTokens), c.d.MaxContext)
+	if answer == 0 && !c.options.NoTokens {
+		answer = min(unboundedAnswer, c.d.MaxContext)
+	}
+	sum := int64(len(prompts)) * int64(c.options.N) * int64(answer)
+	for i := range prompts {
+		p := &prompts[i]
+		prompt := len(p.Prompt) + len(p.PromptIDs)
+		for _, m := range p.Messages {
+			prompt += len(m.Content) + messageOverhead
+		}
+		sum += int64(min(prompt, c.d.MaxContext))
+	}
+	return sum
+}
+
+// unboundedAnswer is the length that an answer without a bound is taken to have.
+const unboundedAnswer = 1024
+
+// messageOverhead is what a chat template adds to a message, in tokens, generously.
+const messageOverhead = 16
+
 // cause is how a call that ended well did.
 func (c *call) cause() session.Cause {
 	finishes := make([]generate.Finish, len(c.choices))

@@ -80,11 +80,27 @@ func (g *Gateway) serve(c echo.Context, d *session.Served, kind openai.Kind, o *
 		return tooManyAtOnce(len(prompts) > 1)
 	}
 	ended := outcomeOf(c)
-	set.Salt = ended.salt
+	holder := ended.holder
+	if err := holder.check(d, o); err != nil {
+		return err
+	}
+	if holder != nil {
+		set.Salt = holder.Salt[:]
+	}
 	call, err := newCall(g, d, kind, *o, set, prompts)
 	if err != nil {
 		return err
 	}
+	leave, err := g.perKey.acquire(holder, n)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	settle, err := holder.reserve(c.Request().Context(), call.likelyTokens(prompts))
+	if err != nil {
+		return err
+	}
+	defer func() { settle(call.usedTokens()) }()
 	if err := g.admission.acquire(n); err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -25,9 +24,9 @@ type Config struct {
 	MaxInFlight int
 	// MaxBody bounds a request's body, in bytes. Default 4 MiB.
 	MaxBody int64
-	// APIKeys are the SHA-256 hashes of the keys that may use the API. With
-	// none the API is open, which is meant for loopback alone.
-	APIKeys [][sha256.Size]byte
+	// Keys knows who may use the API. Nil leaves it open, which is meant for
+	// loopback alone.
+	Keys Keys
 	// AllowOrigins are the origins whose web pages may use the API, such as
 	// "https://chat.example.org"; "*" allows all. A page that the gateway serves
 	// itself may always. Default none.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -145,7 +146,7 @@ func setRetryHeaders(h http.Header, e *openai.Error) {
 	case e.Code == generate.CodeKVExhausted:
 		h.Set("X-Should-Retry", "false")
 	case e.Status == http.StatusTooManyRequests || e.Status == http.StatusServiceUnavailable:
-		h.Set("Retry-After", "1")
+		h.Set("Retry-After", strconv.Itoa(max(1, e.RetryAfter)))
 	}
 	if e.Code == "draining" || e.Status == http.StatusRequestTimeout || e.Status == http.StatusRequestEntityTooLarge {
 		h.Set("Connection", "close")

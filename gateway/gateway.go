@@ -29,6 +29,7 @@ type Gateway struct {
 	cfg       Config
 	metrics   *metrics
 	admission *admission
+	perKey    concurrency
 	started   time.Time
 	// table is what is deployed now; a request keeps the one that it began with.
 	table   atomic.Pointer[session.Table]

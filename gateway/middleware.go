@@ -2,8 +2,6 @@ package gateway
 
 import (
 	"crypto/rand"
-	"crypto/sha256"
-	"crypto/subtle"
 	"fmt"
 	"log/slog"
 	"math"
@@ -33,8 +31,8 @@ type outcome struct {
 	cause  session.Cause
 	err    error
 	status int // 0 means that of the response
-	// salt keys the prefix cache of whoever has the key; nil without keys.
-	salt []byte
+	// holder has the key of the request; nil without keys.
+	holder *Holder
 }
 
 // outcomeKey is where a request's outcome is kept in its context.
@@ -123,6 +121,9 @@ func (g *Gateway) logEnd(c echo.Context, o *outcome, route string, took time.Dur
 		slog.String("request", o.id), slog.String("route", route), slog.Int("status", o.status),
 		slog.String("cause", string(o.cause)), slog.Duration("took", took),
 	}
+	if o.holder != nil {
+		attrs = append(attrs, slog.String("key", o.holder.ID))
+	}
 	if call := o.call; call != nil {
 		u := call.usage()
 		share, epoch := 0.0, uint32(0)
@@ -172,14 +173,15 @@ func (g *Gateway) recover(next echo.HandlerFunc) echo.HandlerFunc {
 func (g *Gateway) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := c.Request()
-		if len(g.cfg.APIKeys) == 0 || r.Method == http.MethodOptions || isProbe(r.URL.Path) {
+		if g.cfg.Keys == nil || r.Method == http.MethodOptions || isProbe(r.URL.Path) {
 			return next(c)
 		}
-		if hash, known := g.knownKey(r.Header); known {
-			salt := sha256.Sum256(append([]byte("prefix cache of key "), hash[:]...))
-			outcomeOf(c).salt = salt[:]
+		holder, err := g.holder(r.Header)
+		if err == nil {
+			outcomeOf(c).holder = holder
 			return next(c)
 		}
+		outcomeOf(c).err = err
 		c.Response().Header().Set("WWW-Authenticate", "Bearer")
 		return &openai.Error{
 			Status: http.StatusUnauthorized, Type: openai.TypeAuthentication, Code: "invalid_api_key",
@@ -190,26 +192,4 @@ func (g *Gateway) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 
 func isProbe(path string) bool {
 	return path == pathHealthz || path == pathHealth || path == pathReadyz
-}
-
-// maxKey bounds a key, in bytes.
-const maxKey = 512
-
-// knownKey compares the hash of the one bearer key of a request with every
-// known hash, all of them in constant time.
-func (g *Gateway) knownKey(h http.Header) (hash [sha256.Size]byte, known bool) {
-	values := h.Values("Authorization")
-	if len(values) != 1 {
-		return hash, false
-	}
-	scheme, key, ok := strings.Cut(values[0], " ")
-	if !ok || !strings.EqualFold(scheme, "bearer") || key == "" || len(key) > maxKey {
-		return hash, false
-	}
-	hash = sha256.Sum256([]byte(key))
-	found := 0
-	for i := range g.cfg.APIKeys {
-		found |= subtle.ConstantTimeCompare(hash[:], g.cfg.APIKeys[i][:])
-	}
-	return hash, found == 1
 }

@@ -102,7 +102,9 @@ func (g *Gateway) readyz(c echo.Context) error {
 func (g *Gateway) listModels(c echo.Context) error {
 	var models []openai.Model
 	for d := range g.table.Load().All() {
-		models = append(models, model(d))
+		if outcomeOf(c).holder.mayAsk(d.Name) {
+			models = append(models, model(d))
+		}
 	}
 	return c.JSONBlob(http.StatusOK, openai.AppendModels(nil, models))
 }

@@ -37,6 +37,8 @@ type Error struct {
 	Type    string
 	Param   string // empty means null
 	Code    string // empty means null
+	// RetryAfter is after how many seconds the same may succeed; 0 leaves it to the status.
+	RetryAfter int
 }
 
 func (e *Error) Error() string { return e.Code + ": " + e.Message }
