@@ -10,6 +10,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/api/sampling"
 	"github.com/tokenrouter/tokenrouter/gateway/session"
 	"github.com/tokenrouter/tokenrouter/policies"
+	"github.com/tokenrouter/tokenrouter/worker/router"
 	"github.com/tokenrouter/tokenrouter/worker/schedule"
 )
 
@@ -25,16 +26,25 @@ func drawn(n, maxTokens int) []Request {
 	return list
 }
 
-// plain are policies that need no router network, set so that both models write.
-func plain() map[string]Policy {
+// settled are all policies, set so that both models write. The networks are ones that
+// nobody has trained.
+func settled(t *testing.T) map[string]Policy {
+	r2r, citer := writeRouter(t, router.R2R, 128, nil), writeRouter(t, router.CITER, 128, nil)
+	coLLM := writeRouter(t, router.CoLLM, 128, nil)
 	return map[string]Policy{
-		"entropy":      {Name: "entropy", Threshold: at(0.07)},
-		"glimp-router": {Name: "glimp-router", Threshold: at(0.05), StepTokens: 12},
-		"immediate":    {Name: "immediate", Threshold: at(2)},
-		"me":           {Name: "me"},
-		"r-stitch":     {Name: "r-stitch", Threshold: at(0.01)},
-		"random":       {Name: "random", Threshold: at(0.3)},
-		"rule":         {Name: "rule", Rule: "entropy > 0.01 || phase == 'answer' && since_hop > 2", ReturnRule: "margin > 3 or since_hop > 4"},
+		"r2r":             {Name: "r2r", Router: r2r, Threshold: at(0.5)},
+		"citer":           {Name: "citer", Router: citer, Threshold: at(0.5)},
+		"co-llm":          {Name: "co-llm", Router: coLLM, Threshold: at(0.5), Warmup: 5},
+		"co-llm, compose": {Name: "co-llm", Router: coLLM, Threshold: at(0.4), Mode: "compose"},
+		"r-stitch+":       {Name: "r-stitch+", Router: citer, Threshold: at(0.0001), RouterThreshold: at(0.6)},
+		"rule of scores":  {Name: "rule", Router: r2r, Rule: "score > 0.5 ? 'tiny-l' : 'tiny-s'"},
+		"entropy":         {Name: "entropy", Threshold: at(0.07)},
+		"glimp-router":    {Name: "glimp-router", Threshold: at(0.05), StepTokens: 12},
+		"immediate":       {Name: "immediate", Threshold: at(2)},
+		"me":              {Name: "me"},
+		"r-stitch":        {Name: "r-stitch", Threshold: at(0.01)},
+		"random":          {Name: "random", Threshold: at(0.3)},
+		"rule":            {Name: "rule", Rule: "entropy > 0.01 || phase == 'answer' && since_hop > 2", ReturnRule: "margin > 3 or since_hop > 4"},
 		"own": {Own: policies.Named("own", policies.Binary(func(r policies.Row) bool {
 			return r.Entropy > 0.01 && r.Position%2 == 0
 		}))},
@@ -44,9 +54,9 @@ func plain() map[string]Policy {
 // Under every policy a request has one answer, whatever the schedule, the batching
 // thresholds and its neighbours, also where a replica is lost on the way.
 func TestPoliciesWriteTheSame(t *testing.T) {
-	list := drawn(5, 120)
+	list := drawn(3, 100)
 	list = append(list, seeded(list[:2])...)
-	for name, policy := range plain() {
+	for name, policy := range settled(t) {
 		t.Run(name, func(t *testing.T) {
 			var want [][]said
 			for _, c := range []struct {
@@ -58,7 +68,7 @@ func TestPoliciesWriteTheSame(t *testing.T) {
 				e := start(t, func(cfg *Config) {
 					cfg.Schedule, cfg.Models[1].Threshold = c.rule, c.threshold
 					cfg.Models[0].Replicas, cfg.Models[1].Replicas = 2, 2
-					cfg.Deployments[0].Policy = policy
+					cfg.Deployments[0].Policy, cfg.Device = policy, "cpu" // which alone composes
 				})
 				var once sync.Once
 				got := answers(t, e, list, c.atOnce, func() {
