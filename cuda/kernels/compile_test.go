@@ -92,7 +92,7 @@ func TestDimsCheck(t *testing.T) {
 
 func TestSources(t *testing.T) {
 	names := map[string]bool{}
-	for _, v := range Variants(shapes["tiny-s"]) {
+	for _, v := range append(Variants(shapes["tiny-s"]), RouterVariants()...) {
 		names[v.Kernel] = true
 	}
 	for _, n := range Names() {

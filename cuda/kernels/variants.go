@@ -162,7 +162,12 @@ func Programs(d Dims, arch string, options ...string) ([]nvrtc.Program, error) {
 	if err := d.Check(); err != nil {
 		return nil, err
 	}
-	variants, headers := Variants(d), Headers()
+	return programs(Variants(d), arch, options)
+}
+
+// programs lists the compilations of variants.
+func programs(variants []Variant, arch string, options []string) ([]nvrtc.Program, error) {
+	headers := Headers()
 	out := make([]nvrtc.Program, len(variants))
 	for i, v := range variants {
 		source, err := Source(v.Kernel)
