@@ -186,6 +186,16 @@ func (m *Member) begin(now time.Duration) {
 	m.others = m.c.busy(now, m)
 }
 
+// Began says, after Ended, that a step runs which was launched ahead, with so many
+// sequences and for as long as step says.
+func (m *Member) Began(now time.Duration, batch int, step time.Duration) {
+	m.c.mu.Lock()
+	defer m.c.mu.Unlock()
+	m.state, m.granted, m.ran = running, false, m.c.round
+	m.batch, m.began, m.due = batch, now, now+step
+	m.others = m.c.busy(now, m)
+}
+
 // Ended says that the step is over and its hand-offs are sent. It returns the
 // part of the step's time during which another member ran, 0 to 1.
 func (m *Member) Ended(now time.Duration) float64 {

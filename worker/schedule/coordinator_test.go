@@ -215,3 +215,21 @@ func TestOrderOfMembers(t *testing.T) {
 		t.Errorf("order %v", order)
 	}
 }
+
+// A member whose next step was launched ahead runs on without an offer, and the
+// others see it running.
+func TestBegan(t *testing.T) {
+	w := newCrew(Delayed, 0, 1)
+	w.offer(t, 0, 0, Offer{Ready: 1, Threshold: 1}, true)
+	w.all[0].Ended(2 * ms)
+	w.all[0].Began(2*ms, 1, 2*ms)
+	w.offer(t, 1, 3*ms, Offer{Ready: 1, Threshold: 5, LongestWait: time.Hour}, false) // the process is not idle
+	if others := w.all[0].Ended(4 * ms); others != 0 {
+		t.Errorf("others ran for %v of the step", others)
+	}
+	for _, r := range []Rule{Delayed, Adaptive, Eager, ModelSync, StepSync, Lockstep} {
+		if r.Overlaps() && (r.barrier() || r == Adaptive) {
+			t.Errorf("%s: a step is launched ahead of others' say", r)
+		}
+	}
+}

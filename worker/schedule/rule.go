@@ -59,3 +59,7 @@ func (r *Rule) UnmarshalText(text []byte) (err error) {
 
 // barrier says that steps start in rounds, for all members together.
 func (r Rule) barrier() bool { return r == ModelSync || r == StepSync || r == Lockstep }
+
+// Overlaps says that a member may launch its next step before it knows the results
+// of the one in flight: nobody has a say in when it starts.
+func (r Rule) Overlaps() bool { return r == Eager || r == Delayed }

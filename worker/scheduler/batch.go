@@ -32,6 +32,9 @@ type Plan struct {
 
 	seqs []*sequence // aligned with Batch.Rows
 	done bool
+	live []bool // aligned with Batch.Rows, once done
+	// ahead is the number of rows that go on from the step before, the first ones.
+	ahead int
 }
 
 // budget is what is left of a step while it is filled.
@@ -65,20 +68,28 @@ func (s *Scheduler) Start() *Plan {
 	if len(s.ready) == 0 {
 		return nil
 	}
-	n := min(len(s.ready), s.cfg.MaxRows)
-	p := &Plan{
-		Batch: step.Batch{Step: s.step + 1, Rows: make([]step.Row, 0, n)},
-		IDs:   make([]ID, 0, n),
-		Kinds: make([]Kind, 0, n),
-		seqs:  make([]*sequence, 0, n),
+	p := s.newPlan(min(len(s.ready), s.cfg.MaxRows))
+	s.fill(p, s.budget())
+	return s.planned(p)
+}
+
+func (s *Scheduler) newPlan(rows int) *Plan {
+	return &Plan{
+		Batch: step.Batch{Step: s.step + 1, Rows: make([]step.Row, 0, rows)},
+		IDs:   make([]ID, 0, rows),
+		Kinds: make([]Kind, 0, rows),
+		seqs:  make([]*sequence, 0, rows),
 	}
-	s.fill(p)
+}
+
+// planned counts a plan as launched. It returns nil for one without rows.
+func (s *Scheduler) planned(p *Plan) *Plan {
 	if len(p.IDs) == 0 {
 		return nil
 	}
 	s.step = p.Batch.Step
 	s.pool.Launched(s.step)
-	s.counts.InFlight += len(p.IDs)
+	s.counts.InFlight += len(p.IDs) - p.ahead // the others are in flight already
 	s.ready = slices.DeleteFunc(s.ready, func(q *sequence) bool {
 		if q.flight != 0 {
 			q.ready, q.continues, q.passed = false, false, 0
@@ -96,10 +107,17 @@ func (s *Scheduler) Start() *Plan {
 	return p
 }
 
-// fill adds rows: first those passed over too often, then class by class, in
-// the order of becoming ready.
-func (s *Scheduler) fill(p *Plan) {
-	left := budget{rows: s.cfg.MaxRows, tokens: s.cfg.MaxTokens, prefill: s.cfg.MaxTokens, chunk: s.cfg.ChunkTokens}
+// budget is that of an empty step.
+func (s *Scheduler) budget() budget {
+	return budget{rows: s.cfg.MaxRows, tokens: s.cfg.MaxTokens, prefill: s.cfg.MaxTokens, chunk: s.cfg.ChunkTokens}
+}
+
+// fill adds rows of ready sequences: first those passed over too often, then class
+// by class, in the order of becoming ready.
+func (s *Scheduler) fill(p *Plan, left budget) {
+	if len(p.IDs) > 0 {
+		left.prefill = s.cfg.ChunkTokens
+	}
 	for _, q := range s.ready {
 		if s.kind(q) != Prefill {
 			left.prefill = s.cfg.ChunkTokens
@@ -176,10 +194,7 @@ func (s *Scheduler) add(p *Plan, q *sequence, left *budget) {
 		row.Sample = 1
 		row.Want, row.TopK, row.Net, row.Logprobs = q.want, q.topK, q.net, q.logprobs
 	}
-	p.Batch.Rows = append(p.Batch.Rows, row)
-	p.IDs = append(p.IDs, q.id)
-	p.Kinds = append(p.Kinds, kind)
-	p.seqs = append(p.seqs, q)
+	p.add(q, kind, row)
 	q.flight, q.fed = p.Batch.Step, n
 	left.rows--
 	left.tokens -= n
@@ -188,10 +203,19 @@ func (s *Scheduler) add(p *Plan, q *sequence, left *budget) {
 	}
 }
 
+// add appends the row of a sequence.
+func (p *Plan) add(q *sequence, kind Kind, row step.Row) {
+	p.Batch.Rows = append(p.Batch.Rows, row)
+	p.IDs = append(p.IDs, q.id)
+	p.Kinds = append(p.Kinds, kind)
+	p.seqs = append(p.seqs, q)
+}
+
 // Complete says that the plan's step is done and took that long: its tokens are
 // cached, pages freed before are out of quarantine. Sequences in the middle of
 // a prefill are ready for their next chunk; the others wait for Commit, Park or
-// Finish. Sequences finished meanwhile are ignored, as is a second call.
+// Finish, those in a step ahead (Ahead) in flight. Sequences finished meanwhile, or
+// taken out of the step, are ignored, as is a second call.
 func (s *Scheduler) Complete(now time.Duration, p *Plan, took time.Duration) {
 	if p == nil || p.done {
 		return
@@ -201,15 +225,23 @@ func (s *Scheduler) Complete(now time.Duration, p *Plan, took time.Duration) {
 	if !slices.Contains(p.Kinds, Prefill) {
 		s.delay.measure(took)
 	}
-	for _, q := range p.seqs {
+	p.live = make([]bool, len(p.seqs))
+	for i, q := range p.seqs {
 		if q.flight != p.Batch.Step {
-			continue // finished while in flight
+			continue // finished or taken out while in flight
 		}
-		q.flight = 0
-		s.counts.InFlight--
-		s.counts.Waits++
-		s.counts.BatchWait += max(now-took-q.since, 0)
+		p.live[i] = true
 		q.cached += q.fed
+		s.counts.Waits++
+		if !q.follows {
+			s.counts.BatchWait += max(now-took-q.since, 0)
+		}
+		q.flight, q.follows, q.blind = 0, false, false
+		if q.next != 0 {
+			q.promote()
+		} else {
+			s.counts.InFlight--
+		}
 		q.continues = q.uncached() > 0
 		if q.first && !q.continues {
 			q.first = false

@@ -100,6 +100,9 @@ func (s *Scheduler) checkSequence(id ID, q *sequence) error {
 	if ready := q.state == Running && q.bound && q.flight == 0 && q.uncached() > 0 && !q.deferred; ready != q.ready {
 		return fmt.Errorf("%w: sequence %d ready %t, want %t", ErrBroken, id, q.ready, ready)
 	}
+	if q.next != 0 && q.flight == 0 || q.blind && !q.follows || q.follows && q.flight == 0 {
+		return fmt.Errorf("%w: sequence %d in flight %d, next %d, follows %t, blind %t", ErrBroken, id, q.flight, q.next, q.follows, q.blind)
+	}
 	if q.flight != 0 && q.state != Running {
 		return fmt.Errorf("%w: sequence %d in flight and %s", ErrBroken, id, q.state)
 	}
@@ -107,6 +110,9 @@ func (s *Scheduler) checkSequence(id ID, q *sequence) error {
 		covered := q.cached
 		if q.flight != 0 {
 			covered += q.fed
+		}
+		if q.next != 0 {
+			covered++
 		}
 		if got, want := len(q.table.Pages()), s.pool.PagesFor(covered); got != want {
 			return fmt.Errorf("%w: sequence %d has %d pages for %d positions", ErrBroken, id, got, covered)

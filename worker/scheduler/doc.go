@@ -98,6 +98,10 @@
 // The threshold is clamped to the number of live requests, and overridden once
 // the oldest ready sequence has waited for the longest wait (delayed batching).
 //
+// Ahead plans the step after the one in flight before its results are known. Its
+// sequences are in both; each stays in the second if just its one token is committed,
+// and is taken out of it by anything else.
+//
 // A caller with a rule of its own for when steps start (package schedule) asks
 // Waiting what waits, and calls Start instead of Next. Defer keeps a sequence out
 // of steps until Undefer, for rules that go round by round.

@@ -109,7 +109,10 @@ type pair struct {
 	delay    int // rounds of a hand-off
 	progress func(r *request) bool
 	each     func() // called after each round, if not nil
-	left     int
+	// ahead launches steps ahead; used and wasted are rows of such steps.
+	ahead        bool
+	used, wasted int
+	left         int
 	// oldest is the oldest live request, its work so far, and since when there was none.
 	oldest *request
 	work   [4]int
@@ -221,7 +224,16 @@ func (p *pair) launch(m *side) bool {
 		p.must(err)
 		p.must(m.s.Bind(id, slot))
 	}
-	plan, _, _ := m.s.Next(p.now)
+	var plan *scheduler.Plan
+	if p.ahead && len(m.flights) == 1 {
+		plan = m.s.Ahead(m.flights[0].plan, func(id scheduler.ID) bool {
+			r := p.byID[id]
+			return len(r.ids)+1 < len(r.prompt)+r.answer
+		})
+	}
+	if plan == nil {
+		plan, _, _ = m.s.Next(p.now)
+	}
 	if plan == nil {
 		m.closeAll(m.s.TakePreempted())
 		return false
@@ -244,10 +256,13 @@ func (p *pair) wait(m *side) {
 	p.must(m.e.Wait(context.Background(), f.ticket, &result))
 	m.s.Complete(p.now, f.plan, time.Millisecond)
 	for i := range result.Out {
-		if r := p.byID[f.plan.IDs[result.Out[i].Row]]; !r.done {
-			p.route(m, r, &result.Out[i])
+		if row := int(result.Out[i].Row); f.plan.Live(row) {
+			p.route(m, p.byID[f.plan.IDs[row]], &result.Out[i])
 		}
 	}
+	rows, void := f.plan.AheadRows()
+	p.used += rows - void
+	p.wasted += void
 }
 
 func (p *pair) route(m *side, r *request, out *step.Out) {
@@ -391,6 +406,7 @@ func serveDrawn(t tb, draw drawer, most, longest int) *pair {
 		info[i] = executor.Info{
 			Vocab: vocab, PageSize: size, Pages: least + draw(0, 2*least, "more pages"), MaxRows: draw(1, 4, "rows"),
 			MaxTokens: draw(4, 16, "tokens"), MaxSlots: draw(1, 6, "slots"), MaxContext: longest, Depth: draw(1, 2, "depth"),
+			Features: step.FContinue,
 		}
 		cfg[i] = scheduler.Config{
 			MaxRows: info[i].MaxRows, MaxTokens: info[i].MaxTokens, MaxSlots: info[i].MaxSlots, MaxQueue: len(requests),
@@ -399,6 +415,7 @@ func serveDrawn(t tb, draw drawer, most, longest int) *pair {
 		}
 	}
 	p := newPair(t, cfg, info, requests, draw(0, 3, "delay"))
+	p.ahead = draw(0, 1, "look ahead") == 1
 	share := uint64(draw(1, 4, "progress"))
 	p.progress = func(r *request) bool { return uint64(len(r.ids))%share == 0 }
 	p.serve(200_000, true)
@@ -417,6 +434,7 @@ func TestNoDeadlock(t *testing.T) {
 // most of the time.
 func TestNoDeadlockUnderPressure(t *testing.T) {
 	var preemptions, hits uint64
+	used, wasted := 0, 0
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -425,10 +443,12 @@ func TestNoDeadlockUnderPressure(t *testing.T) {
 				preemptions += m.s.Counts().Preemptions
 				hits += m.pool.Counts().Hits
 			}
+			used += p.used
+			wasted += p.wasted
 		})
 	}
-	if preemptions < 200 || hits < 1000 {
-		t.Errorf("%d preemptions and %d pages found in the cache: too little to show anything", preemptions, hits)
+	if preemptions < 200 || hits < 1000 || used < 1000 || wasted < 200 {
+		t.Errorf("%d preemptions, %d pages found in the cache, %d rows ahead used and %d wasted: too little to show anything", preemptions, hits, used, wasted)
 	}
 	t.Logf("%d preemptions, %d pages found in the cache", preemptions, hits)
 }

@@ -216,6 +216,8 @@ type Scheduler struct {
 
 	entries []kv.Entry  // scratch of Next
 	turn    []*sequence // scratch of fill
+	going   []*sequence // scratch of Ahead
+	unknown [1]int32    // stands for tokens that only the executor knows; never written
 
 	delay delay
 }

@@ -42,6 +42,11 @@ type sequence struct {
 
 	flight uint64 // step in flight, 0 if none
 	fed    int    // tokens of the step in flight
+	// next is the step after flight if that was launched ahead, with one token, else 0.
+	next uint64
+	// follows says that the step in flight was launched ahead; blind, that the token
+	// which it feeds is not among ids yet.
+	follows, blind bool
 	// first says that the first pass over the context is not complete.
 	first bool
 	// continues says that the sequence is ready because its chunk has completed;
@@ -104,7 +109,8 @@ func (q *sequence) extendIDs(tokens []int32) error {
 }
 
 // Commit appends ids at the known end. A running sequence becomes ready again;
-// a parked one stays parked (tokens that the owner of the turn reports).
+// a parked one stays parked (tokens that the owner of the turn reports). One that is
+// in a step ahead stays in it if its token is the only one that is committed.
 // Errors, after which nothing has changed: ErrUnknown, ErrState, ErrInFlight,
 // ErrNoTokens, ErrTooLong.
 func (s *Scheduler) Commit(now time.Duration, id ID, tokens ...int32) error {
@@ -115,7 +121,7 @@ func (s *Scheduler) Commit(now time.Duration, id ID, tokens ...int32) error {
 	switch {
 	case q.state == Queued:
 		return fmt.Errorf("%w: commit to %d, which is queued", ErrState, id)
-	case q.flight != 0:
+	case q.flight != 0 && !q.blind:
 		return fmt.Errorf("%w: commit to %d", ErrInFlight, id)
 	case len(tokens) == 0:
 		return fmt.Errorf("%w: commit to %d", ErrNoTokens, id)
@@ -123,6 +129,10 @@ func (s *Scheduler) Commit(now time.Duration, id ID, tokens ...int32) error {
 	if err := q.extendIDs(tokens); err != nil {
 		return fmt.Errorf("commit to %d: %w", id, err)
 	}
+	if q.blind && len(tokens) > 1 {
+		s.void(q)
+	}
+	q.blind = false
 	s.settle(q, now)
 	return nil
 }
@@ -165,7 +175,7 @@ func (s *Scheduler) Append(now time.Duration, id ID, tokens []int32) error {
 }
 
 // Park gives the turn away. The sequence keeps slot and pages until it returns,
-// or until others need them.
+// or until others need them. It is taken out of a step ahead.
 // Errors: ErrUnknown, ErrState, ErrInFlight.
 func (s *Scheduler) Park(id ID) error {
 	q, err := s.find(id)
@@ -175,8 +185,11 @@ func (s *Scheduler) Park(id ID) error {
 	if q.state != Running {
 		return fmt.Errorf("%w: park %d, which is %s", ErrState, id, q.state)
 	}
-	if q.flight != 0 {
+	if q.flight != 0 && !q.follows {
 		return fmt.Errorf("%w: park %d", ErrInFlight, id)
+	}
+	if q.flight != 0 {
+		s.void(q)
 	}
 	q.state = Parked
 	s.noteParked(q)
@@ -255,7 +268,7 @@ func (s *Scheduler) Finish(id ID) (slot step.Slot, bound bool, err error) {
 	q.state = Gone
 	s.settle(q, 0)
 	if q.flight != 0 {
-		q.flight = 0
+		q.flight, q.next = 0, 0
 		s.counts.InFlight--
 	}
 	if q.deferred {

@@ -26,6 +26,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/worker/peer"
 	"github.com/tokenrouter/tokenrouter/worker/schedule"
 	"github.com/tokenrouter/tokenrouter/worker/scheduler"
+	"github.com/tokenrouter/tokenrouter/worker/step"
 	"github.com/tokenrouter/tokenrouter/worker/tokenizer"
 )
 
@@ -40,6 +41,28 @@ type layout struct {
 	// rule, if set, gives the replicas a coordinator; thresholds are by model.
 	rule       *schedule.Rule
 	thresholds []int
+	// ahead lets steps be launched ahead wherever they can.
+	ahead bool
+}
+
+// executor is the configuration of model k's fake executor.
+func (l *layout) executor(model string, slots, context int) fakeexec.Config {
+	cfg := fakeexec.Default()
+	cfg.Info.Model, cfg.Info.Vocab, cfg.Info.PageSize, cfg.Info.Pages = model, testVocab, max(l.pageSize, 4), cmp.Or(l.pages, 4096)
+	cfg.Info.MaxSlots, cfg.Info.MaxRows, cfg.Info.MaxTokens, cfg.Info.MaxContext = slots, 16, 64, context
+	cfg.Script = l.script
+	if l.ahead {
+		cfg.Info.Depth = 2
+		cfg.Info.Features |= step.FContinue
+	}
+	return cfg
+}
+
+func (l *layout) lookahead() Lookahead {
+	if l.ahead {
+		return LookaheadOn
+	}
+	return LookaheadAuto
 }
 
 // host is one replica of a test cluster.
@@ -127,11 +150,7 @@ func (c *cluster) links(h *host) int {
 
 func (c *cluster) newHost(name, model string, l layout, d Deployment, tok *tokenizer.Tokenizer, dials []string) *host {
 	t := c.t
-	cfg := fakeexec.Default()
-	cfg.Info.Model, cfg.Info.Vocab, cfg.Info.PageSize, cfg.Info.Pages = model, testVocab, max(l.pageSize, 4), cmp.Or(l.pages, 4096)
-	cfg.Info.MaxSlots, cfg.Info.MaxRows, cfg.Info.MaxTokens, cfg.Info.MaxContext = 64, 16, 64, 512
-	cfg.Script = l.script
-	exec, err := fakeexec.New(cfg)
+	exec, err := fakeexec.New(l.executor(model, 64, 512))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,6 +159,7 @@ func (c *cluster) newHost(name, model string, l layout, d Deployment, tok *token
 		Deployments: []Deployment{d},
 		Coordinator: c.together, Order: int(d.Self), Clock: c.clock, Start: time.Now(),
 		Scheduler:        scheduler.Config{MaxRows: 16, MaxTokens: 64, ChunkTokens: 32, MaxSlots: 64, MaxQueue: 64},
+		Lookahead:        l.lookahead(),
 		CollaboratorWait: 5 * time.Second, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"github.com/tokenrouter/tokenrouter/api/generate"
 	"github.com/tokenrouter/tokenrouter/api/handoff"
 	"github.com/tokenrouter/tokenrouter/policies"
-	"github.com/tokenrouter/tokenrouter/worker/executor"
 	"github.com/tokenrouter/tokenrouter/worker/scheduler"
 	"github.com/tokenrouter/tokenrouter/worker/step"
 )
@@ -19,29 +18,52 @@ import (
 func (s *Subservice) decodeLoop(ctx context.Context) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	// Steps are waited for even when ctx ends: their pages may be reused only afterwards.
+	steps := context.WithoutCancel(ctx)
 	for ctx.Err() == nil {
 		plan, wake, waiting, err := s.begin()
 		if err != nil {
 			return err
 		}
 		if plan != nil {
-			if err := s.runStep(ctx, plan); err != nil {
-				if ctx.Err() != nil {
-					return nil
-				}
+			if s.flying, err = s.launch(plan); err != nil {
 				return err
 			}
+		}
+		if s.flying == nil {
 			s.publish()
+			s.idle(ctx, timer, wake, waiting)
 			continue
 		}
+		if err := s.oneStep(steps); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
 		s.publish()
-		s.idle(ctx, timer, wake, waiting)
+	}
+	for s.flying != nil {
+		if s.land(steps, nil) != nil {
+			break // nobody waits for it
+		}
 	}
 	return nil
 }
 
-// begin applies what has arrived and plans a step if one is due. Without a plan,
-// waiting says that it must be called again at wake if nothing happens before.
+// oneStep launches the next step ahead, if it should be, and takes the results of
+// the one in flight.
+func (s *Subservice) oneStep(ctx context.Context) error {
+	next, err := s.lookAhead()
+	if err != nil {
+		return err
+	}
+	return s.land(ctx, next)
+}
+
+// begin applies what has arrived and plans a step if one is due and none is in
+// flight. Without a plan, waiting says that it must be called again at wake if
+// nothing happens before.
 func (s *Subservice) begin() (plan *scheduler.Plan, wake time.Duration, waiting bool, err error) {
 	s.measured.entered = s.now()
 	for _, m := range s.in.take() {
@@ -59,6 +81,9 @@ func (s *Subservice) begin() (plan *scheduler.Plan, wake time.Duration, waiting 
 		return nil, 0, false, err
 	}
 	s.regroup()
+	if s.flying != nil {
+		return nil, 0, false, nil
+	}
 	if s.member == nil {
 		plan, wake, waiting = s.sched.Next(s.now())
 		return plan, wake, waiting, nil
@@ -130,51 +155,22 @@ func (s *Subservice) closePreempted(list []scheduler.Preemption) {
 	}
 }
 
-// runStep executes a plan and applies its results.
-func (s *Subservice) runStep(ctx context.Context, plan *scheduler.Plan) error {
-	began := s.now()
-	ticket, err := s.launch(plan)
-	if err != nil {
-		return err
-	}
-	// The step is waited for even when ctx ends: its pages may be reused only afterwards.
-	return s.complete(context.WithoutCancel(ctx), plan, ticket, began)
-}
-
 // launch starts a planned step.
-func (s *Subservice) launch(plan *scheduler.Plan) (executor.Ticket, error) {
+func (s *Subservice) launch(plan *scheduler.Plan) (*flight, error) {
+	began := s.now()
 	s.closePreempted(plan.Preempted)
 	for _, t := range plan.Truncations {
 		if err := s.exec.Truncate(t.Slot, t.Length); err != nil {
-			return 0, fmt.Errorf("truncate slot %d: %w", t.Slot, err)
+			return nil, fmt.Errorf("truncate slot %d: %w", t.Slot, err)
 		}
 	}
 	s.askPrompt(plan)
 	s.mixIn(plan)
 	ticket, err := s.exec.Launch(&plan.Batch)
 	if err != nil {
-		return 0, fmt.Errorf("launch step %d: %w", plan.Batch.Step, err)
+		return nil, fmt.Errorf("launch step %d: %w", plan.Batch.Step, err)
 	}
-	return ticket, nil
-}
-
-// complete waits for a step that began then, and applies its results.
-func (s *Subservice) complete(ctx context.Context, plan *scheduler.Plan, ticket executor.Ticket, began time.Duration) error {
-	if err := s.exec.Wait(ctx, ticket, &s.result); err != nil {
-		return fmt.Errorf("step %d: %w", plan.Batch.Step, err)
-	}
-	ended := s.now()
-	s.rows.observe(float64(len(plan.IDs)), FirstRows)
-	s.seconds.observe((ended - began).Seconds(), FirstSeconds)
-	s.sched.Complete(ended, plan, ended-began)
-	s.route(plan)
-	now, others := s.now(), 0.0
-	if s.member != nil {
-		others = s.member.Ended(now)
-	}
-	s.measured.measure(plan, now-s.measured.entered, ended-began, others)
-	s.publishEstimate(now)
-	return nil
+	return &flight{plan, ticket, began}, nil
 }
 
 // route asks every deployment's policy about its rows and applies the decisions.
@@ -182,6 +178,9 @@ func (s *Subservice) route(plan *scheduler.Plan) {
 	outs := s.result.Out
 	for i := 0; i < len(outs); i++ {
 		out := &outs[i]
+		if !plan.Live(int(out.Row)) {
+			continue
+		}
 		q := s.seqs[uint64(plan.IDs[out.Row])]
 		if out.Given {
 			n := i + 1
@@ -207,6 +206,7 @@ func (s *Subservice) route(plan *scheduler.Plan) {
 			for i, q := range r.rows {
 				d.routing.add(r.choices[i])
 				s.applyDecision(q, r.outs[i], r.choices[i])
+				s.ahead.note(s.seqs[q.id] == q && !q.away && len(r.choices[i].Inject) == 0)
 			}
 			r.reset()
 		}

@@ -58,6 +58,18 @@
 // What a table is solved from is measured here (Estimate). A Driver does what Run
 // does for a caller that owns time, so that simulations run this code.
 //
+// # Steps launched ahead
+//
+// Where the executor can have two steps in flight (step.FContinue), the decode loop
+// may launch the next step before it looks at the results of the present one
+// (Lookahead): with the sequences of the present one, whose tokens only the executor
+// knows yet, and with what is ready. A sequence that then does not stay for just one
+// more token is taken out: its row is void, the position that it wrote is not valid,
+// and what it sampled is never looked at. So nothing is committed that a step after
+// the other would not have committed. Sequences with penalties, which need to know
+// ids, keep steps from being launched ahead, as does a prompt in the middle of its
+// prefill and a schedule in which models wait for each other.
+//
 // # What can be lost
 //
 // Nothing that was committed: the entry, and beyond it the gateway, can rebuild

@@ -7,7 +7,6 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/api/generate"
 	"github.com/tokenrouter/tokenrouter/api/handoff"
-	"github.com/tokenrouter/tokenrouter/worker/executor"
 	"github.com/tokenrouter/tokenrouter/worker/scheduler"
 )
 
@@ -15,11 +14,10 @@ import (
 // It does what Run and ServeHTTP do, without a goroutine, so one caller can drive
 // many replicas. A replica is either run or driven.
 type Driver struct {
-	s      *Subservice
-	plan   *scheduler.Plan
-	ticket executor.Ticket
-	began  time.Duration
-	asked  []*submission // not answered yet
+	s *Subservice
+	// next is the step that Begin has launched ahead.
+	next  *flight
+	asked []*submission // not answered yet
 	// came are the frames that wait for Begin, spare those to decode into.
 	came, spare []*arrival
 }
@@ -84,7 +82,8 @@ func (d *Driver) Submit(req *generate.Request, sink func(generate.Event)) error 
 // Cancel does what a gateway that goes away does.
 func (d *Driver) Cancel(request uint64, epoch uint32) { d.s.in.post(&cancellation{request, epoch}) }
 
-// Begin applies what has arrived and starts a step if one is due: its plan.
+// Begin applies what has arrived and starts a step if one is due, or takes up the
+// one that was launched ahead: its plan.
 // Without a plan, again says that Begin must be called at wake if nothing happens
 // before. It must not be called while a step runs.
 func (d *Driver) Begin() (plan *scheduler.Plan, wake time.Duration, again bool, err error) {
@@ -92,19 +91,19 @@ func (d *Driver) Begin() (plan *scheduler.Plan, wake time.Duration, again bool, 
 	d.answer()
 	d.spare = append(d.spare, d.came...) // they have been applied
 	d.came = d.came[:0]
-	if plan == nil || err != nil {
+	if plan != nil && err == nil {
+		d.s.flying, err = d.s.launch(plan)
+	}
+	if d.s.flying == nil || err != nil {
 		return nil, wake, again, err
 	}
-	d.plan, d.began = plan, d.s.now()
-	d.ticket, err = d.s.launch(plan)
-	return plan, 0, false, err
+	d.next, err = d.s.lookAhead()
+	return d.s.flying.plan, 0, false, err
 }
 
-// End applies the results of the step that Begin has started. The clock says when
+// End applies the results of the step that Begin has returned. The clock says when
 // it has ended.
-func (d *Driver) End() error {
-	return d.s.complete(context.Background(), d.plan, d.ticket, d.began)
-}
+func (d *Driver) End() error { return d.s.land(context.Background(), d.next) }
 
 // Stats returns a snapshot as of now.
 func (d *Driver) Stats() Stats {

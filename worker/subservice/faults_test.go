@@ -1,7 +1,6 @@
 package subservice
 
 import (
-	"cmp"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -29,6 +28,8 @@ type world struct {
 	faults int // left
 	// allow says which replicas may be killed.
 	allow func(name string) bool
+	// change, if set, changes a request before it is submitted.
+	change func(*generate.Request)
 }
 
 // actor is one replica. A killed one is replaced by another of its name.
@@ -107,11 +108,7 @@ func (w *world) start(name string, model int) *actor {
 			d.Replicas[k] = append(d.Replicas[k], fmt.Sprintf("m%d-%d", k, i))
 		}
 	}
-	cfg := fakeexec.Default()
-	cfg.Info.Model, cfg.Info.Vocab, cfg.Info.PageSize, cfg.Info.Pages = d.Models[model], testVocab, max(w.l.pageSize, 4), cmp.Or(w.l.pages, 1024)
-	cfg.Info.MaxSlots, cfg.Info.MaxRows, cfg.Info.MaxTokens, cfg.Info.MaxContext = 16, 8, 64, 128
-	cfg.Script = w.l.script
-	exec, err := fakeexec.New(cfg)
+	exec, err := fakeexec.New(w.l.executor(d.Models[model], 16, 128))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -119,6 +116,7 @@ func (w *world) start(name string, model int) *actor {
 		Replica: name, Model: d.Models[model], Executor: exec, Tokenizer: loadTokenizer(w.t), StopIDs: []int32{testVocab - 1},
 		Deployments: []Deployment{d}, Clock: func() time.Duration { return w.now }, Start: time.Unix(1, 0),
 		Scheduler:        scheduler.Config{MaxRows: 8, MaxTokens: 64, ChunkTokens: 32, MaxSlots: 16, MaxQueue: 64},
+		Lookahead:        w.l.lookahead(),
 		CollaboratorWait: time.Hour, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -321,6 +319,9 @@ func (w *world) play(requests int) {
 	for i := range requests {
 		req := request(uint64(i+1), int32(5+7*i%40))
 		req.Sampling.Logprobs = int32(i%3) - 1
+		if w.change != nil {
+			w.change(req)
+		}
 		w.talks = append(w.talks, &talk{w: w, req: req, again: true})
 	}
 	quiet, wake := 0, time.Duration(1<<62)
@@ -399,6 +400,7 @@ func TestFaultsChangeNothing(t *testing.T) {
 			}
 			moved := 0
 			for seed := range uint64(seeds) {
+				l.ahead = seed%2 == 1
 				w := newWorld(t, l, seed, 8)
 				w.play(requests)
 				for i, q := range w.talks {

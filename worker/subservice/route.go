@@ -171,7 +171,7 @@ func (r *route) decide() {
 func (s *Subservice) mixIn(plan *scheduler.Plan) {
 	for i := range plan.Batch.Rows {
 		q := s.seqs[uint64(plan.IDs[i])]
-		if q.q.Mix == nil || plan.Batch.Rows[i].Sample == 0 {
+		if row := &plan.Batch.Rows[i]; q.q.Mix == nil || row.Sample == 0 || row.Continue {
 			continue
 		}
 		m := &step.Mixture{Weight: q.q.Mix.Weight}

@@ -61,6 +61,8 @@ type Config struct {
 	// the model's place in the order of models, 0 for the first.
 	Coordinator *schedule.Coordinator
 	Order       int
+	// Lookahead says whether steps are launched ahead, where the executor can.
+	Lookahead Lookahead
 	// CollaboratorWait is how long a turn waits for a lost collaborator to come back.
 	CollaboratorWait time.Duration
 	Logger           *slog.Logger
@@ -98,6 +100,8 @@ type Subservice struct {
 	links       map[string]Link
 	lost        map[uint64]*sequence // sequences whose turn waits for a link
 	parcels     []parcel             // frames that wait for room on their links
+	flying      *flight              // the step in flight, of two the older one
+	ahead       ahead
 	result      step.Result
 	alive       time.Duration // when keepAlive last looked
 	handoffs    uint64
@@ -148,6 +152,10 @@ type Stats struct {
 	BatchRows, StepSeconds Histogram
 	// Paused is the number of sequences whose gateway is too far behind.
 	Paused int
+	// AheadSteps were launched before the results of the step before were known.
+	// AheadUsed are their rows that went on from it, AheadWasted those that would
+	// have, had their sequence not left.
+	AheadSteps, AheadUsed, AheadWasted uint64
 }
 
 // New checks the configuration and builds a replica. It starts nothing.
@@ -176,7 +184,7 @@ func New(cfg Config) (*Subservice, error) {
 	}
 	s := &Subservice{
 		cfg: cfg, log: cfg.Logger.With("replica", cfg.Replica), exec: cfg.Executor, info: info,
-		pool: pool, words: words, in: newInbox(), clock: cfg.Clock, sched: sched, round: 1, group: newGroup(),
+		ahead: newAhead(cfg.Lookahead, &info), pool: pool, words: words, in: newInbox(), clock: cfg.Clock, sched: sched, round: 1, group: newGroup(),
 		deployments: map[string]*deployment{}, seqs: map[uint64]*sequence{},
 		ended: newTombstones(maxTombstones), links: map[string]Link{}, lost: map[uint64]*sequence{},
 	}
@@ -268,5 +276,6 @@ func (s *Subservice) publish() {
 		Cached: uint64(p.Cached), Evictions: p.Evictions, Queries: p.Queries, Hits: p.Hits, Preemptions: c.Preemptions,
 		Admissions: c.Admissions, QueueWait: c.QueueWait, Waits: c.Waits, BatchWait: c.BatchWait,
 		BatchRows: s.rows, StepSeconds: s.seconds, Paused: s.paused,
+		AheadSteps: s.ahead.steps, AheadUsed: s.ahead.used, AheadWasted: s.ahead.wasted,
 	})
 }

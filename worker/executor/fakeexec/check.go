@@ -127,6 +127,11 @@ func (e *Executor) checkRow(r *step.Row, patched map[tableIndex]int32, adopted m
 	case r.Logprobs < -1 || r.Logprobs > sampling.MaxLogprobs:
 		return fmt.Errorf("%d log-probabilities", r.Logprobs)
 	}
+	if r.Continue {
+		if err := e.checkContinue(r, q); err != nil {
+			return err
+		}
+	}
 	for _, ids := range [][]int32{r.Tokens, r.Given, r.Prefix} {
 		for _, id := range ids {
 			if id < 0 || int(id) >= in.Vocab {
@@ -161,6 +166,21 @@ func (e *Executor) checkRow(r *step.Row, patched map[tableIndex]int32, adopted m
 		return fmt.Errorf("prefix of %d ids, %d adopted", n, adopted[r.Slot])
 	}
 	return e.memory.checkAdopted(pages[:adopted[r.Slot]/in.PageSize], r.Prefix, e.waited)
+}
+
+// checkContinue checks a row that feeds what was last sampled for its slot.
+func (e *Executor) checkContinue(r *step.Row, q *sequence) error {
+	switch {
+	case e.cfg.Info.Features&step.FContinue == 0:
+		return fmt.Errorf("continue is not offered")
+	case len(r.Tokens) != 1:
+		return fmt.Errorf("continue with %d tokens", len(r.Tokens))
+	case q.last < 0:
+		return fmt.Errorf("continue, but the last position was not sampled")
+	case q.cfg.Sampling.Penalizes():
+		return fmt.Errorf("continue, but the sequence penalizes ids")
+	}
+	return nil
 }
 
 func (e *Executor) checkGiven(r *step.Row) error {

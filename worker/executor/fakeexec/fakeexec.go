@@ -84,6 +84,8 @@ type sequence struct {
 	ids   []int32 // of the valid positions
 	// prefixes are the chained hashes of ids, aligned with them.
 	prefixes []uint64
+	// last is what was sampled from the last valid position; -1 if nothing was.
+	last int32
 }
 
 // push appends an id.
@@ -94,6 +96,7 @@ func (q *sequence) push(id int32) {
 	}
 	q.ids = append(q.ids, id)
 	q.prefixes = append(q.prefixes, chain(prefix, id))
+	q.last = -1
 }
 
 // flight is a launched step.
@@ -176,7 +179,7 @@ func (e *Executor) Open(cfg executor.SeqConfig) (step.Slot, error) {
 	s := e.free[len(e.free)-1]
 	e.free = e.free[:len(e.free)-1]
 	e.gen++
-	e.slots[s] = sequence{gen: e.gen, cfg: cfg}
+	e.slots[s] = sequence{gen: e.gen, cfg: cfg, last: -1}
 	e.countSlots()
 	return s, nil
 }
@@ -197,7 +200,7 @@ func (e *Executor) Truncate(s step.Slot, length int) error {
 	if q == nil || length < 0 || length > len(q.ids) {
 		return fmt.Errorf("%w: truncate slot %d to %d", executor.ErrBadBatch, s, length)
 	}
-	q.ids, q.prefixes = q.ids[:length], q.prefixes[:length]
+	q.ids, q.prefixes, q.last = q.ids[:length], q.prefixes[:length], -1
 	keep := (length + e.cfg.Info.PageSize - 1) / e.cfg.Info.PageSize
 	for len(q.table) > keep {
 		e.memory.unref(q.table[len(q.table)-1])
@@ -273,7 +276,11 @@ func (e *Executor) Launch(b *step.Batch) (executor.Ticket, error) {
 // run writes one row's tokens and samples from its marked positions.
 func (e *Executor) run(out []step.Out, i int32, r *step.Row) []step.Out {
 	q := &e.slots[r.Slot]
+	last := q.last
 	for _, id := range r.Tokens {
+		if r.Continue {
+			id = last
+		}
 		e.memory.write(q, id, e.ticket)
 	}
 	e.memory.use(q, len(q.ids), e.ticket)
@@ -287,7 +294,11 @@ func (e *Executor) run(out []step.Out, i int32, r *step.Row) []step.Out {
 		}
 		n := len(q.ids) - bit
 		s := e.cfg.Script(q.cfg, q.ids[:n:n])
-		out = append(out, e.output(i, r, n, s, q.cfg.Sampling.Seed))
+		o := e.output(i, r, n, s, q.cfg.Sampling.Seed)
+		if bit == 0 {
+			q.last = max(o.Token, 0) // whatever it is, a next row may feed it
+		}
+		out = append(out, o)
 	}
 	return out
 }
