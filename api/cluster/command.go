@@ -94,10 +94,12 @@ type Place struct {
 	Deployments []Deployment `json:"deployments,omitempty"`
 }
 
-// UseToken takes one use of a join token for a node.
+// UseToken takes one use of a join token for a node that is not there yet. The
+// token must be for the role, if one is given.
 type UseToken struct {
 	ID   string `json:"id"`
 	Node string `json:"node"`
+	Role Role   `json:"role,omitempty"`
 }
 
 // CAs replaces the trusted CAs, PEM.

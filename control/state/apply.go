@@ -40,10 +40,14 @@ func (s *State) repeated(id string, now time.Time) (bool, error) {
 	if i < 0 || now.Sub(s.Requests[i].Time) > cluster.RememberFor {
 		return false, nil
 	}
-	if text := s.Requests[i].Err; text != "" {
-		return true, errors.New(text)
+	r := s.Requests[i]
+	if r.Err == "" {
+		return true, nil
 	}
-	return true, nil
+	if err := Coded(r.Code, r.Err); err != nil {
+		return true, err
+	}
+	return true, errors.New(r.Err)
 }
 
 func (s *State) remember(id string, err error) {
@@ -56,7 +60,7 @@ func (s *State) remember(id string, err error) {
 	old = max(old, len(s.Requests)+1-maxRequests)
 	r := Request{ID: id, Time: s.Time}
 	if err != nil {
-		r.Err = err.Error()
+		r.Err, r.Code = err.Error(), Code(err)
 	}
 	s.Requests = append(slices.Clone(s.Requests[old:]), r)
 }
@@ -220,20 +224,38 @@ func (s *State) putToken(t *cluster.Token) error {
 const forgetTokens = 7 * 24 * time.Hour
 
 func (s *State) useToken(u *cluster.UseToken) error {
-	t, ok := s.Token(u.ID)
-	switch {
-	case !ok:
-		return fmt.Errorf("%w %q is not known", ErrToken, u.ID)
-	case t.Revoked:
-		return fmt.Errorf("%w %q was revoked", ErrToken, u.ID)
-	case s.Time.After(t.Expires):
-		return fmt.Errorf("%w %q expired at %s", ErrToken, u.ID, t.Expires.Format(time.RFC3339))
-	case t.Uses < 1:
-		return fmt.Errorf("%w %q was used already", ErrToken, u.ID)
+	t, err := s.Admits(u.ID, u.Role)
+	if err != nil {
+		return err
+	}
+	if _, exists := s.Node(u.Node); exists {
+		return refuse(KindNode, u.Node, ErrExists)
+	}
+	if s.IsRemoved(u.Node) {
+		return fmt.Errorf("node %q %w: it was removed; join again under another name", u.Node, ErrInvalid)
 	}
 	t.Uses--
 	s.Tokens = s.Tokens.with(u.ID, t, s.Index)
 	return nil
+}
+
+// Admits returns a token if it admits a node of a role at the state's time; an empty
+// role is any. The error is ErrToken with its reason. It says nothing of the secret.
+func (s *State) Admits(id string, role cluster.Role) (cluster.Token, error) {
+	t, ok := s.Token(id)
+	switch {
+	case !ok:
+		return t, fmt.Errorf("%w %q %w", ErrToken, id, ErrTokenUnknown)
+	case role != "" && t.Role != role:
+		return t, fmt.Errorf("%w %q %w: it admits a %s, not a %s", ErrToken, id, ErrTokenRole, t.Role, role)
+	case t.Revoked:
+		return t, fmt.Errorf("%w %q %w", ErrToken, id, ErrTokenRevoked)
+	case s.Time.After(t.Expires):
+		return t, fmt.Errorf("%w %q %w at %s", ErrToken, id, ErrTokenExpired, t.Expires.Format(time.RFC3339))
+	case t.Uses < 1:
+		return t, fmt.Errorf("%w %q %w", ErrToken, id, ErrTokenUsed)
+	}
+	return t, nil
 }
 
 func (s *State) revokeToken(n *cluster.Name) error {

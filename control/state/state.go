@@ -24,18 +24,6 @@ const (
 	KindRemoved    ObjectKind = "removed"
 )
 
-// Errors of commands. They are results like any other: the command is in the log,
-// and has changed nothing.
-var (
-	ErrInvalid  = errors.New("is not allowed")
-	ErrNotFound = errors.New("does not exist")
-	ErrExists   = errors.New("exists already")
-	// ErrConflict says that the state has changed since the command was made.
-	ErrConflict = errors.New("the state has changed since")
-	// ErrToken says that a join token does not admit: see the text.
-	ErrToken = errors.New("join token")
-)
-
 // State is a cluster's replicated state. The zero value is that of a cluster that
 // does not exist yet. It is immutable; its fields are exported for snapshots.
 type State struct {
@@ -43,6 +31,9 @@ type State struct {
 	// a command has carried.
 	Index uint64    `json:"index"`
 	Time  time.Time `json:"time"`
+	// History names the line of states that this one belongs to. Restoring a backup
+	// begins another one: indexes of different histories have nothing in common.
+	History string `json:"history,omitempty"`
 	// Placement counts the changes of replicas, nodes and deployments that a plan
 	// of placements depends on.
 	Placement uint64 `json:"placement"`
@@ -67,8 +58,9 @@ type State struct {
 type Request struct {
 	ID   string    `json:"id"`
 	Time time.Time `json:"time"`
-	// Err is empty for success.
-	Err string `json:"err,omitempty"`
+	// Err is empty for success; Code is the error's.
+	Err  string `json:"err,omitempty"`
+	Code string `json:"code,omitempty"`
 }
 
 // Bounds of what is remembered.

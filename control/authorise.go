@@ -1,0 +1,65 @@
+package control
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/control/client"
+	"github.com/tokenrouter/tokenrouter/internal/identity"
+)
+
+// operatorKinds are the commands that operators give.
+func operatorKinds() []cluster.Kind {
+	return []cluster.Kind{
+		cluster.KindRemoveNode, cluster.KindPutDeployment, cluster.KindDeleteDeployment, cluster.KindPutKey,
+		cluster.KindRevokeKey, cluster.KindPutToken, cluster.KindRevokeToken, cluster.KindSetCAs,
+	}
+}
+
+// authorise says whether a peer may give a command:
+//
+//   - control nodes forward whatever others gave them;
+//   - admins do what operators do, and drain nodes, but do not say what the cluster
+//     itself finds out: nodes, losses, placements, uses of tokens;
+//   - workers and gateways speak for themselves: their start, their drain, and the
+//     reports of workers.
+func authorise(peer identity.Name, c *cluster.Command) error {
+	refused := fmt.Errorf("%w: %s %s may not give %s", client.ErrForbidden, peer.Role, peer.Node, c.Kind)
+	switch {
+	case peer.Role == cluster.Control:
+		return nil
+	case peer.Role == cluster.Admin && slices.Contains(operatorKinds(), c.Kind):
+		return nil
+	}
+	switch c.Kind {
+	case cluster.KindNodeState:
+		var body cluster.NodeState
+		if err := c.Decode(&body); err != nil {
+			return err
+		}
+		if body.Lost != nil || peer.Role != cluster.Admin && body.ID != peer.Node {
+			return refused
+		}
+		return nil
+	case cluster.KindPutNode:
+		var body cluster.Node
+		if err := c.Decode(&body); err != nil {
+			return err
+		}
+		if peer.Role == cluster.Admin || body.ID != peer.Node || body.Role != peer.Role {
+			return refused
+		}
+		return nil
+	case cluster.KindReport:
+		var body cluster.Report
+		if err := c.Decode(&body); err != nil {
+			return err
+		}
+		if peer.Role != cluster.Worker || body.Node != peer.Node {
+			return refused
+		}
+		return nil
+	}
+	return refused
+}

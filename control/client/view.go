@@ -1,0 +1,97 @@
+package client
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tokenrouter/tokenrouter/control/state"
+)
+
+// View is the newest state that this process knows. It has one writer, a control
+// node's log or a Client's Watch, and any number of readers.
+type View struct {
+	current atomic.Pointer[state.State]
+	// heard is when the state was last known to be current, in nanoseconds since
+	// started; -1 for never.
+	heard   atomic.Int64
+	started time.Time
+
+	mu sync.Mutex
+	// changed is closed by the next Publish.
+	changed chan struct{}
+}
+
+// NewView returns a View of the empty state.
+func NewView() *View {
+	v := &View{changed: make(chan struct{}), started: time.Now()}
+	v.current.Store(new(state.State))
+	v.heard.Store(-1)
+	return v
+}
+
+// State is the newest one, never nil.
+func (v *View) State() *state.State { return v.current.Load() }
+
+// Removed says that a node was removed. It is what identity.NewCredentials wants.
+func (v *View) Removed(node string) bool { return v.State().IsRemoved(node) }
+
+// Changed is closed when State is replaced after this call.
+func (v *View) Changed() <-chan struct{} {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.changed
+}
+
+// Wait returns the state once its index is at least index.
+func (v *View) Wait(ctx context.Context, index uint64) (*state.State, error) {
+	for {
+		changed := v.Changed()
+		if s := v.State(); s.Index >= index {
+			return s, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// WaitFor returns the state once ok holds for it.
+func (v *View) WaitFor(ctx context.Context, ok func(*state.State) bool) (*state.State, error) {
+	for {
+		changed := v.Changed()
+		if s := v.State(); ok(s) {
+			return s, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// Publish replaces the state. Only the View's writer calls it.
+func (v *View) Publish(s *state.State) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.current.Store(s)
+	close(v.changed)
+	v.changed = make(chan struct{})
+}
+
+// Confirm notes that the state is current now. Only the View's writer calls it.
+func (v *View) Confirm() { v.heard.Store(int64(time.Since(v.started))) }
+
+// Age is the time since the state was last known to be current: since a control
+// node that has a leader said so. False means never.
+func (v *View) Age() (time.Duration, bool) {
+	heard := v.heard.Load()
+	if heard < 0 {
+		return 0, false
+	}
+	return time.Since(v.started) - time.Duration(heard), true
+}

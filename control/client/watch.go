@@ -1,0 +1,212 @@
+package client
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/control/state"
+)
+
+// Line is one line of a watch.
+type Line struct {
+	// Index is that of the state after this line; History its history.
+	Index   uint64 `json:"index"`
+	History string `json:"history,omitempty"`
+	// Snapshot says that this line begins with everything: what was known before
+	// counts no more.
+	Snapshot bool `json:"snapshot,omitempty"`
+	// Objects are the changes. More says that the next line goes on with them.
+	Objects []state.Object `json:"objects,omitempty"`
+	More    bool           `json:"more,omitempty"`
+	// Leader is whom the control node takes for the leader; empty for none. A line
+	// without changes says just that, once a second.
+	Leader string `json:"leader,omitempty"`
+}
+
+// Times and bounds of watches.
+const (
+	// BeatEvery is how often a watch has a line at least.
+	BeatEvery = time.Second
+	// quiet is how long no line may come.
+	quiet = 3 * time.Second
+	// leaderless is how long a control node may have no leader before another one is
+	// asked.
+	leaderless         = 3 * time.Second
+	minPause, maxPause = 50 * time.Millisecond, time.Second
+	// MaxLine bounds a line, MaxPending the parts of one change, in bytes.
+	MaxLine    = 4 << 20
+	maxPending = cluster.MaxBackup
+)
+
+// errLeaderless ends a watch of a control node that is cut off from the others.
+var errLeaderless = errors.New("the control node has no leader")
+
+// Watch keeps the View up to date until ctx ends, from any control node. Without one
+// the View stays as it is. It returns ctx's cause, or ErrRemoved.
+func (c *Client) Watch(ctx context.Context) error {
+	pause, turn := minPause, 0
+	for {
+		addrs := c.Control()
+		err := fmt.Errorf("%w: no address of a control node is known", ErrNoLeader)
+		began := c.View().State()
+		if len(addrs) > 0 {
+			addr := addrs[turn%len(addrs)]
+			if err = c.watch(ctx, addr); err != nil && ctx.Err() == nil {
+				c.failed(addr)
+				c.cfg.Log.Debug("watch ended", "peer", addr, "err", err)
+			}
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if errors.Is(err, ErrRemoved) {
+			return err
+		}
+		turn++
+		if c.View().State() != began {
+			pause, turn = minPause, 0
+		}
+		if errors.Is(err, errLeaderless) {
+			turn = 1 // not the same one again
+		}
+		if !sleep(ctx, pause/2+rand.N(pause)) {
+			return context.Cause(ctx)
+		}
+		pause = min(2*pause, maxPause)
+	}
+}
+
+// sleep returns false if ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// watch reads one stream to its end.
+func (c *Client) watch(ctx context.Context, addr string) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	timer := time.AfterFunc(quiet, func() { cancel(fmt.Errorf("nothing was heard for %s", quiet)) })
+	defer timer.Stop()
+	s := c.View().State()
+	query := url.Values{"since": {strconv.FormatUint(s.Index, 10)}, "history": {s.History}}
+	response, err := c.peers.Do(ctx, "", addr, http.MethodGet, cluster.PathWatch+"?"+query.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	c.answered(addr)
+	lines := bufio.NewReaderSize(response.Body, 64<<10)
+	follower := Follower{State: s}
+	var lost time.Time // since when the control node has had no leader
+	for {
+		text, err := readLine(lines)
+		if err != nil {
+			if cause := context.Cause(ctx); cause != nil {
+				err = cause
+			}
+			return err
+		}
+		timer.Reset(quiet)
+		line, next, err := follower.Read(text)
+		if err != nil {
+			return err
+		}
+		if next != nil {
+			c.View().Publish(next)
+		}
+		switch {
+		case line.Leader != "":
+			lost = time.Time{}
+			c.View().Confirm()
+		case lost.IsZero():
+			lost = time.Now()
+		case time.Since(lost) > leaderless:
+			return errLeaderless
+		}
+	}
+}
+
+// readLine reads up to a newline, MaxLine bytes at most.
+func readLine(r *bufio.Reader) ([]byte, error) {
+	var out []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		if len(out)+len(part) > MaxLine {
+			return nil, fmt.Errorf("%w: a line has more than %d bytes", ErrBadRequest, MaxLine)
+		}
+		out = append(out, part...)
+		if err == nil {
+			return out, nil
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF // a watch has no end
+			}
+			return nil, err
+		}
+	}
+}
+
+// Follower puts the lines of a watch together.
+type Follower struct {
+	// State is the newest one.
+	State *state.State
+	// pending are the objects of a change that is not complete, size their bytes.
+	pending []state.Object
+	size    int
+	// snapshot says that they replace everything.
+	snapshot bool
+}
+
+// Read takes a line and returns it, and the new state if the line has completed one.
+func (f *Follower) Read(text []byte) (Line, *state.State, error) {
+	var line Line
+	if err := json.Unmarshal(text, &line); err != nil {
+		return line, nil, fmt.Errorf("%w: a watch's line: %w", ErrBadRequest, err)
+	}
+	if f.size += len(text); f.size > maxPending {
+		return line, nil, fmt.Errorf("%w: a change has more than %d bytes", ErrBadRequest, maxPending)
+	}
+	if line.Snapshot {
+		f.pending, f.snapshot = nil, true
+	}
+	f.pending = append(f.pending, line.Objects...)
+	if line.More {
+		return line, nil, nil
+	}
+	objects, snapshot := f.pending, f.snapshot
+	f.pending, f.size, f.snapshot = nil, 0, false
+	from := f.State
+	if snapshot {
+		from = &state.State{History: line.History}
+	}
+	if !snapshot && len(objects) == 0 && line.Index == from.Index {
+		return line, nil, nil
+	}
+	if line.History != from.History {
+		return line, nil, fmt.Errorf("%w: the watch changed its history without a snapshot", ErrBadRequest)
+	}
+	next, err := state.Follow(from, objects, line.Index)
+	if err != nil {
+		return line, nil, err
+	}
+	f.State = next
+	return line, next, nil
+}

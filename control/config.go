@@ -1,0 +1,112 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/control/client"
+	"github.com/tokenrouter/tokenrouter/internal/identity"
+)
+
+// Config configures a Node. Zero times take the defaults.
+type Config struct {
+	// Self is what the cluster is told of this node at every start: ID, Addr (where
+	// the others reach its cluster port), Gossip, Build. Role and Protocol are set.
+	Self cluster.Node
+	// Dir has the log and the snapshots. It is made if need be.
+	Dir string
+	// Raft gives the connections of the protocol identity.ProtocolRaft (package
+	// internal/alpn). It must accept until Run has returned.
+	Raft net.Listener
+	// Credentials are the node's, whose check for removed nodes should be
+	// View.Removed. Authority signs certificates.
+	Credentials *identity.Credentials
+	Authority   *identity.Authority
+	// GossipKey and Pepper are given to nodes that join.
+	GossipKey, Pepper []byte
+	// Bootstrap makes a new cluster, if Dir is empty. Without it a new node waits to
+	// be taken in by the others.
+	Bootstrap *cluster.Cluster
+	// Contacts are addresses of other control nodes, to announce this one to.
+	Contacts []string
+	// View gets the state. Nil for a View of the Node's own.
+	View *client.View
+
+	// Heartbeat is how long a follower hears nothing before it stands for election,
+	// Election how long an election may take: 500 ms both. Lease is how long a leader
+	// that hears no majority still leads: 250 ms.
+	Heartbeat, Election, Lease time.Duration
+	// Patience is how long Propose waits for a leader: 750 ms.
+	Patience time.Duration
+	// LostAfter is how long a node is not heard before it counts as lost: 2 s.
+	// SuspectAfter is enough if the gossip says too that it is dead: 750 ms.
+	LostAfter, SuspectAfter time.Duration
+	// Dead says that the gossip takes a node for dead. May be nil.
+	Dead func(node string) bool
+	// Dial connects to other control nodes: net.Dialer's.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// SnapshotEntries is the number of log entries after which a snapshot is taken,
+	// and about that many are kept before it: 2048.
+	SnapshotEntries uint64
+	// NoSync leaves out fsync. It loses data at a power cut; for tests.
+	NoSync bool
+	// Log may be nil.
+	Log *slog.Logger
+}
+
+// fill checks the configuration and sets the defaults.
+func (c *Config) fill() error {
+	switch {
+	case c.Credentials == nil || c.Authority == nil:
+		return errors.New("control: there are no credentials, or no authority")
+	case c.Raft == nil:
+		return errors.New("control: there is no listener for raft")
+	case c.Dir == "":
+		return errors.New("control: there is no directory")
+	case c.Credentials.Name().Role != cluster.Control:
+		return fmt.Errorf("control: the certificate is of a %s", c.Credentials.Name().Role)
+	case c.Self.ID != c.Credentials.Name().Node:
+		return fmt.Errorf("control: the node is %q and its certificate is of %q", c.Self.ID, c.Credentials.Name().Node)
+	case c.Bootstrap != nil && c.Bootstrap.ID != c.Credentials.Name().Cluster:
+		return fmt.Errorf("control: the cluster is %q and the certificate is of %q", c.Bootstrap.ID, c.Credentials.Name().Cluster)
+	}
+	if _, _, err := net.SplitHostPort(c.Self.Addr); err != nil {
+		return fmt.Errorf("control: the node's address %q must be host:port", c.Self.Addr)
+	}
+	c.Self.Role, c.Self.Protocol = cluster.Control, cluster.Protocol
+	for _, d := range []struct {
+		time  *time.Duration
+		value time.Duration
+	}{
+		{&c.Heartbeat, 500 * time.Millisecond}, {&c.Election, 500 * time.Millisecond}, {&c.Lease, 250 * time.Millisecond},
+		{&c.Patience, 750 * time.Millisecond}, {&c.LostAfter, 2 * time.Second}, {&c.SuspectAfter, 750 * time.Millisecond},
+	} {
+		if *d.time < 0 {
+			return errors.New("control: a time is negative")
+		}
+		if *d.time == 0 {
+			*d.time = d.value
+		}
+	}
+	if c.SnapshotEntries == 0 {
+		c.SnapshotEntries = 2048
+	}
+	if c.View == nil {
+		c.View = client.NewView()
+	}
+	if c.Dial == nil {
+		c.Dial = new(net.Dialer).DialContext
+	}
+	if c.Dead == nil {
+		c.Dead = func(string) bool { return false }
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return nil
+}

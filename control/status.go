@@ -1,0 +1,89 @@
+package control
+
+import (
+	"context"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/tokenrouter/tokenrouter/api/cluster"
+)
+
+// Status is this node's view of the consensus.
+func (n *Node) Status() cluster.Status {
+	leader, self := n.Leader()
+	out := cluster.Status{Node: n.cfg.Self.ID, Leader: leader, Applied: n.State().Index, Contact: -1}
+	r := n.raft.Load()
+	if r == nil {
+		return out
+	}
+	out.Term, out.Index, out.Commit = r.CurrentTerm(), r.LastIndex(), r.CommitIndex()
+	if self {
+		out.Contact = 0
+	} else if last := r.LastContact(); !last.IsZero() {
+		out.Contact = time.Since(last)
+	}
+	for _, s := range n.servers(r) {
+		server := cluster.Server{Node: string(s.ID), Voter: s.Suffrage == raft.Voter, Lag: -1}
+		if node, ok := n.State().Node(server.Node); ok {
+			server.Addr = node.Addr
+		}
+		if self {
+			server.Lag = n.lag(server.Node)
+		}
+		out.Servers = append(out.Servers, server)
+	}
+	return out
+}
+
+// servers are the members of the consensus as this node knows them.
+func (n *Node) servers(r *raft.Raft) []raft.Server {
+	future := r.GetConfiguration()
+	if future.Error() != nil {
+		return nil // it is shutting down
+	}
+	return future.Configuration().Servers
+}
+
+// lag is how far a control node is behind the leader, which this one is; -1 if the
+// node was not heard.
+func (n *Node) lag(node string) int64 {
+	if node == n.cfg.Self.ID {
+		return 0
+	}
+	beat, ok := n.heard.last(node)
+	if !ok {
+		return -1
+	}
+	return max(0, int64(n.State().Index)-int64(beat.Index))
+}
+
+// LeaderStatus is the leader's Status, or this node's own without a leader.
+func (n *Node) LeaderStatus(ctx context.Context) cluster.Status {
+	r, _ := n.leader.now()
+	if !r.self {
+		var out cluster.Status
+		if n.forward(ctx, &r, cluster.PathStatus, struct{}{}, &out) == nil {
+			return out
+		}
+	}
+	return n.Status()
+}
+
+// Transfer hands leadership to a control node, or to the best one if to is empty. It
+// fails if this node does not lead.
+func (n *Node) transfer(to string) error {
+	r := n.raft.Load()
+	if r == nil {
+		return ErrNoLeader
+	}
+	if to == "" {
+		return r.LeadershipTransfer().Error()
+	}
+	for _, s := range n.servers(r) {
+		if string(s.ID) == to && s.Suffrage == raft.Voter {
+			return r.LeadershipTransferToServer(s.ID, s.Address).Error()
+		}
+	}
+	return errNoVoter(to)
+}

@@ -1,0 +1,206 @@
+package control
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/control/client"
+	"github.com/tokenrouter/tokenrouter/internal/identity"
+)
+
+// Bounds of the consensus' connections.
+const (
+	// maxUnanswered is how many bytes may come between two of our own writes. The
+	// library reads a message whole before it answers, and believes the lengths in it.
+	maxUnanswered = 32 << 20
+	// maxEntries bounds the entries of one message, so that it stays far below
+	// maxUnanswered: an entry is at most cluster.MaxCommand.
+	maxEntries = 16
+	// maxConns bounds the connections that one control node may have to this one.
+	maxConns = 32
+)
+
+// errFlood ends a connection that sends too much.
+var errFlood = fmt.Errorf("control: more than %d bytes came without an answer from here", maxUnanswered)
+
+// stream carries the library's messages over the cluster port.
+type stream struct {
+	net.Listener
+	advertised  advertised
+	credentials *identity.Credentials
+	dial        client.Dial
+	view        *client.View
+	book        *book
+	log         *slog.Logger
+
+	mu sync.Mutex
+	// open are the connections that were accepted.
+	open map[*capped]struct{}
+}
+
+func newStream(cfg *Config, b *book) *stream {
+	return &stream{Listener: cfg.Raft, advertised: advertised(target(cfg.Self.ID, cfg.Self.Addr)), credentials: cfg.Credentials, dial: cfg.Dial, view: cfg.View, book: b, log: cfg.Log, open: map[*capped]struct{}{}}
+}
+
+// Accept returns the next connection. The handshake has made sure that it is of a
+// control node.
+func (s *stream) Accept() (net.Conn, error) {
+	for {
+		conn, err := s.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		name, err := peerOf(conn)
+		if err != nil || name.Role != cluster.Control || s.view.Removed(name.Node) {
+			s.log.Warn("raft connection refused", "remote", conn.RemoteAddr().String(), "peer", name.Node, "err", err)
+			_ = conn.Close()
+			continue
+		}
+		c := &capped{Conn: conn, stream: s, node: name.Node}
+		if !s.add(c) {
+			s.log.Warn("raft connection refused: there are too many", "peer", name.Node)
+			_ = conn.Close()
+			continue
+		}
+		return c, nil
+	}
+}
+
+func (s *stream) add(c *capped) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for o := range s.open {
+		if o.node == c.node {
+			n++
+		}
+	}
+	if n >= maxConns {
+		return false
+	}
+	s.open[c] = struct{}{}
+	return true
+}
+
+func (s *stream) remove(c *capped) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.open, c)
+}
+
+// closeAll closes the accepted connections that doomed names.
+func (s *stream) closeAll(doomed func(node string) bool) {
+	s.mu.Lock()
+	var list []*capped
+	for c := range s.open {
+		if doomed(c.node) {
+			list = append(list, c)
+		}
+	}
+	s.mu.Unlock()
+	for _, c := range list {
+		_ = c.Close()
+	}
+}
+
+// target joins a node with its address, so that no other node may answer there.
+func target(node, addr string) raft.ServerAddress { return raft.ServerAddress(node + "/" + addr) }
+
+// ServerAddr is where a control node is. The library asks before every dial: it has
+// the address of the time when the node was taken in.
+func (s *stream) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
+	addr, ok := s.book.find(string(id))
+	if !ok {
+		return "", fmt.Errorf("control: the address of node %q is not known", id)
+	}
+	return target(string(id), addr), nil
+}
+
+// Dial connects to a control node.
+func (s *stream) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	node, addr, ok := strings.Cut(string(address), "/")
+	if !ok {
+		node, addr = "", string(address)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	conn, err := s.dial(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	secured := tls.Client(conn, s.credentials.Client(identity.ProtocolRaft, node, cluster.Control))
+	if err := secured.HandshakeContext(ctx); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return &capped{Conn: secured, node: node}, nil
+}
+
+// Addr is this node's as the others have it.
+func (s *stream) Addr() net.Addr { return s.advertised }
+
+// advertised is a target as a net.Addr.
+type advertised string
+
+func (advertised) Network() string  { return "tcp" }
+func (a advertised) String() string { return string(a) }
+
+// peerOf is who is on the other side.
+func peerOf(conn net.Conn) (identity.Name, error) {
+	secured, ok := conn.(*tls.Conn)
+	if !ok {
+		return identity.Name{}, errors.New("control: a raft connection without TLS")
+	}
+	state := secured.ConnectionState()
+	return identity.PeerName(&state)
+}
+
+// capped is a connection that ends when too much is read between two writes.
+type capped struct {
+	net.Conn
+	node string
+	// stream is nil for a connection that was dialed.
+	stream *stream
+	// unanswered counts the bytes read since the last write.
+	unanswered atomic.Int64
+}
+
+func (c *capped) Read(p []byte) (int, error) {
+	left := maxUnanswered - c.unanswered.Load()
+	if left <= 0 {
+		if c.stream != nil {
+			c.stream.log.Warn("raft connection ended", "peer", c.node, "err", errFlood)
+		}
+		_ = c.Close()
+		return 0, errFlood
+	}
+	n, err := c.Conn.Read(p[:min(int64(len(p)), left)])
+	c.unanswered.Add(int64(n))
+	return n, err
+}
+
+func (c *capped) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	if n > 0 {
+		c.unanswered.Store(0)
+	}
+	return n, err
+}
+
+func (c *capped) Close() error {
+	if c.stream != nil {
+		c.stream.remove(c)
+	}
+	return c.Conn.Close()
+}

@@ -1,0 +1,113 @@
+package control
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/tokenrouter/tokenrouter/control/client"
+	"github.com/tokenrouter/tokenrouter/control/state"
+	"github.com/tokenrouter/tokenrouter/internal/identity"
+)
+
+// linePart is about how long a line of a watch may get, in bytes. One object is at
+// most cluster.MaxCommand, so that a line stays below client.MaxLine.
+const linePart = 1 << 20
+
+// watcher is one open watch.
+type watcher struct {
+	n       *Node
+	peer    identity.Name
+	out     *http.ResponseController
+	w       http.ResponseWriter
+	index   uint64
+	history string
+}
+
+// serveWatch streams the state: what has changed since the index that the caller
+// has, or everything; then every change, and a line each second at least. It ends
+// when the caller goes away or is removed, or this node stops. Its error has not
+// been answered yet.
+func (n *Node) serveWatch(w http.ResponseWriter, r *http.Request, peer identity.Name) error {
+	query := r.URL.Query()
+	since, err := strconv.ParseUint(query.Get("since"), 10, 64)
+	if err != nil {
+		return fmt.Errorf("%w: since must be a number", client.ErrBadRequest)
+	}
+	x := &watcher{n: n, peer: peer, out: http.NewResponseController(w), w: w, index: since, history: query.Get("history")}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	ticker := time.NewTicker(client.BeatEvery)
+	defer ticker.Stop()
+	for first := true; ; first = false {
+		changed := n.view.Changed()
+		reign, turned := n.leader.now()
+		s := n.view.State()
+		if s.IsRemoved(peer.Node) {
+			n.log.Info("watch ended: the node was removed", "node", peer.Node)
+			return nil
+		}
+		if err := x.send(s, reign.leader, first); err != nil {
+			n.log.Debug("watch ended", "node", peer.Node, "err", err)
+			return nil
+		}
+		if err := x.out.Flush(); err != nil {
+			return nil // the caller is gone
+		}
+		select {
+		case <-changed:
+		case <-turned:
+		case <-ticker.C:
+		case <-r.Context().Done():
+			return nil
+		}
+	}
+}
+
+// send writes the lines from the watcher's index to a state.
+func (x *watcher) send(s *state.State, leader string, first bool) error {
+	same := x.history == s.History && x.index <= s.Index && (x.index > 0 || !first)
+	line := client.Line{Index: s.Index, History: s.History, Leader: leader}
+	var objects []state.Object
+	err := state.ErrForgotten
+	if same {
+		if x.index == s.Index {
+			return x.write(line) // a heartbeat
+		}
+		objects, err = s.Changes(x.peer.Role, x.index)
+	}
+	if errors.Is(err, state.ErrForgotten) {
+		line.Snapshot = true
+		objects, err = s.Changes(x.peer.Role, 0)
+	}
+	if err != nil {
+		return err
+	}
+	x.index, x.history = s.Index, s.History
+	for {
+		n, size := 0, 0
+		for n < len(objects) && (n == 0 || size+len(objects[n].Value) < linePart) {
+			size += len(objects[n].Value)
+			n++
+		}
+		line.Objects, line.More = objects[:n], n < len(objects)
+		if err := x.write(line); err != nil {
+			return err
+		}
+		if objects = objects[n:]; !line.More {
+			return nil
+		}
+		line.Snapshot = false
+	}
+}
+
+func (x *watcher) write(line client.Line) error {
+	text, err := json.Marshal(line)
+	if err != nil {
+		return err
+	}
+	_, err = x.w.Write(append(text, '\n'))
+	return err
+}
