@@ -12,6 +12,7 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/worker/executor/cudaexec"
 	"github.com/tokenrouter/tokenrouter/worker/schedule"
+	"github.com/tokenrouter/tokenrouter/worker/subservice"
 )
 
 // Config says what an engine serves.
@@ -45,6 +46,13 @@ type Config struct {
 	Progress func(model string, done, total int64)
 	// Schedule says when models start their steps.
 	Schedule schedule.Rule
+	// Lookahead says whether steps are launched before the results of the one before
+	// are known. Executors on a CPU cannot.
+	Lookahead subservice.Lookahead
+	// Reproducible trades speed on a GPU for answers that are the same to the last
+	// bit whatever else runs: a token then depends on its own sequence alone. On a
+	// CPU that is always so.
+	Reproducible bool
 	// AutoThresholds lets the models' batching thresholds follow what is measured:
 	// Model.Threshold then holds until enough is known. It has no effect on schedules
 	// without thresholds.
@@ -167,6 +175,9 @@ func (c *Config) Validate() error {
 		if f.value < 1 {
 			bad(f.name, "is %d, must be at least 1", f.value)
 		}
+	}
+	if int(c.Lookahead) >= len(subservice.Lookaheads()) {
+		bad("lookahead", "%s is not one of %s", c.Lookahead, strings.Join(subservice.Lookaheads(), ", "))
 	}
 	c.checkDevice(bad)
 	return errors.Join(errs...)

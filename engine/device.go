@@ -7,6 +7,7 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/cuda/driver"
 	"github.com/tokenrouter/tokenrouter/worker/executor/cudaexec"
+	"github.com/tokenrouter/tokenrouter/worker/subservice"
 )
 
 // place is where a model runs and with how much memory.
@@ -130,14 +131,25 @@ func (e *Engine) cudaConfig(m *loaded, pages int) cudaexec.Config {
 	return cudaexec.Config{
 		Name: m.cfg.Name, Vocab: m.vocab, PageSize: e.cfg.PageSize, Pages: pages,
 		MaxSlots: maxSlots, MaxRows: e.cfg.MaxRows, MaxTokens: e.cfg.ChunkTokens + e.cfg.MaxRows,
+		Depth: e.depth(), Reproducible: e.cfg.Reproducible,
 	}
+}
+
+// depth is the number of steps that a GPU's executor has in flight at a time.
+func (e *Engine) depth() int {
+	if e.cfg.Lookahead == subservice.LookaheadOff {
+		return 1
+	}
+	return 2
 }
 
 // planGPU divides a GPU's memory among its models: weights and what steps work in
 // first, then as many token slots as all of them can have at once, so that no
 // request is admitted by one model and stuck at another.
 func (e *Engine) planGPU(ordinal int, group []*loaded) (DevicePlan, error) {
-	d := DevicePlan{Device: fmt.Sprintf("GPU %d", ordinal), Memory: e.cfg.GPUMemory, Free: e.cfg.GPUMemory}
+	d := DevicePlan{
+		Device: fmt.Sprintf("GPU %d", ordinal), Memory: e.cfg.GPUMemory, Free: e.cfg.GPUMemory, Reproducible: e.cfg.Reproducible,
+	}
 	if !e.unseen {
 		device, err := e.gpus.look(ordinal)
 		if err != nil {
@@ -224,7 +236,10 @@ func (e *Engine) dividePages(d *DevicePlan, group []*loaded, plans []cudaexec.Pl
 
 // planCPU has no budget: pages of a pool take memory once they are used.
 func (e *Engine) planCPU(group []*loaded) DevicePlan {
-	d := DevicePlan{Device: "CPU"}
+	d := DevicePlan{Device: "CPU", Reproducible: true}
+	if e.cfg.Reproducible {
+		e.log.Info("reproducible changes nothing for models on the CPU: their answers always are")
+	}
 	tokens := e.cfg.KVTokens
 	if tokens == 0 {
 		tokens = DefaultKVTokens

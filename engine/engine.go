@@ -125,7 +125,7 @@ func Load(cfg Config) (_ *Engine, err error) {
 	e.tunings = e.newTunings()
 	e.session = session.Config{Logger: e.log}
 	if cfg.Metrics != nil {
-		for _, c := range []prometheus.Collector{&collector{e.replicas}, &tuneCollector{e}} {
+		for _, c := range []prometheus.Collector{&collector{e.replicas, e.mode}, &tuneCollector{e}} {
 			if err := cfg.Metrics.Register(c); err != nil {
 				return nil, fmt.Errorf("register metrics: %w", err)
 			}

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"strconv"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tokenrouter/tokenrouter/worker/subservice"
@@ -8,7 +10,10 @@ import (
 
 // collector reads the replicas' snapshots when metrics are scraped, so that the
 // decode loops do nothing for them.
-type collector struct{ replicas []*replica }
+type collector struct {
+	replicas []*replica
+	mode     func(r *replica) []string
+}
 
 // series is one metric of a replica and where its value comes from.
 type series struct {
@@ -44,6 +49,9 @@ func replicaSeries() []series {
 		metric("queue_wait_seconds_total", "Time that admitted sequences spent in the queue.", prometheus.CounterValue, func(s *subservice.Stats) float64 { return s.QueueWait.Seconds() }),
 		metric("batch_waits_total", "Rows of completed steps, each of which waited for its step.", prometheus.CounterValue, func(s *subservice.Stats) float64 { return float64(s.Waits) }),
 		metric("batch_wait_seconds_total", "Time for which rows were ready before their step: another was in progress, or more rows were waited for.", prometheus.CounterValue, func(s *subservice.Stats) float64 { return s.BatchWait.Seconds() }),
+		metric("ahead_steps_total", "Steps launched before the results of the one before were known.", prometheus.CounterValue, func(s *subservice.Stats) float64 { return float64(s.AheadSteps) }),
+		metric("ahead_rows_used_total", "Rows of such steps whose sequence went on.", prometheus.CounterValue, func(s *subservice.Stats) float64 { return float64(s.AheadUsed) }),
+		metric("ahead_rows_wasted_total", "Rows of such steps whose sequence had left, so that they did not count.", prometheus.CounterValue, func(s *subservice.Stats) float64 { return float64(s.AheadWasted) }),
 		metric("peer_links", "Peer links that are up.", prometheus.GaugeValue, func(s *subservice.Stats) float64 { return float64(s.Links) }),
 	}
 }
@@ -65,6 +73,22 @@ func replicaHistograms() []histogram {
 	}
 }
 
+// modeMetric is how a replica computes: 1, with the answer in the labels.
+func modeMetric() *prometheus.Desc {
+	return prometheus.NewDesc("trctl_replica_mode", "How the replica computes; reproducible says that a token's bits depend on its own sequence alone.",
+		[]string{"model", "replica", "device", "reproducible", "lookahead"}, nil)
+}
+
+// mode returns the values of modeMetric's labels.
+func (e *Engine) mode(r *replica) []string {
+	device, lookahead := "cpu", subservice.LookaheadOff
+	if r.model.place.cuda {
+		device, lookahead = "cuda", e.cfg.Lookahead
+	}
+	reproducible := !r.model.place.cuda || e.cfg.Reproducible
+	return []string{r.model.cfg.Name, r.name, device, strconv.FormatBool(reproducible), lookahead.String()}
+}
+
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, s := range replicaSeries() {
@@ -73,6 +97,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, h := range replicaHistograms() {
 		ch <- h.desc
 	}
+	ch <- modeMetric()
 }
 
 // Collect implements prometheus.Collector.
@@ -83,6 +108,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			continue
 		}
 		stats := sub.Stats()
+		ch <- prometheus.MustNewConstMetric(modeMetric(), prometheus.GaugeValue, 1, c.mode(r)...)
 		for _, s := range replicaSeries() {
 			ch <- prometheus.MustNewConstMetric(s.desc, s.kind, s.value(&stats), r.model.cfg.Name, r.name)
 		}

@@ -15,7 +15,9 @@ type DevicePlan struct {
 	// Memory is the device's, Free what was free at the start, Budget what the
 	// models may take. They are 0 for a CPU.
 	Memory, Free, Budget int64
-	Models               []ModelPlan
+	// Reproducible says that a token's bits depend on its own sequence alone.
+	Reproducible bool
+	Models       []ModelPlan
 }
 
 // ModelPlan is one model's part.
@@ -42,6 +44,17 @@ func (d *DevicePlan) Headroom() int64 {
 	return left
 }
 
+// arithmetic says for people what answers depend on.
+func (d *DevicePlan) arithmetic() string {
+	switch {
+	case !d.Reproducible:
+		return "fastest arithmetic (last bits depend on the batch)"
+	case d.Memory == 0:
+		return "reproducible arithmetic, as always here"
+	}
+	return "reproducible arithmetic"
+}
+
 // String is the plan as a table for people.
 func (p *Plan) String() string {
 	var b strings.Builder
@@ -51,6 +64,7 @@ func (p *Plan) String() string {
 		if d.Memory > 0 {
 			fmt.Fprintf(&b, ", %s of memory, %s free, budget %s", size(d.Memory), size(d.Free), size(d.Budget))
 		}
+		fmt.Fprintf(&b, ", %s", d.arithmetic())
 		width := len("model")
 		for _, m := range d.Models {
 			width = max(width, len(m.Model))

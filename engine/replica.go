@@ -159,7 +159,8 @@ func (e *Engine) newSubservice(r *replica, exec executor.Executor, log *slog.Log
 			Threshold: r.model.cfg.Threshold, LongestWait: r.model.cfg.LongestWait,
 		},
 		Clock: e.clock, Start: e.began, Coordinator: e.together, Order: slices.Index(e.models, r.model),
-		Logger: log,
+		Lookahead: e.cfg.Lookahead,
+		Logger:    log,
 	})
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/internal/node"
 	"github.com/tokenrouter/tokenrouter/models"
 	"github.com/tokenrouter/tokenrouter/worker/schedule"
+	"github.com/tokenrouter/tokenrouter/worker/subservice"
 )
 
 // maxConfigBytes bounds a configuration file.
@@ -62,26 +63,28 @@ func defaultSettings() settings {
 
 // fileConfig is the YAML file. A key that is absent keeps its default.
 type fileConfig struct {
-	Listen         *string           `yaml:"listen"`
-	AllowHosts     []string          `yaml:"allow_hosts"`
-	AllowOrigins   []string          `yaml:"allow_origins"`
-	LogLevel       *levelName        `yaml:"log_level"`
-	PageSize       *int              `yaml:"page_size"`
-	KVTokens       *int              `yaml:"kv_tokens"`
-	Device         *string           `yaml:"device"`
-	GPUs           []int             `yaml:"gpus"`
-	GPUMemory      *byteSize         `yaml:"gpu_memory"`
-	MemoryShare    *float64          `yaml:"gpu_memory_share"`
-	MaxRows        *int              `yaml:"max_rows"`
-	MaxQueue       *int              `yaml:"max_queue"`
-	ChunkTokens    *int              `yaml:"chunk_tokens"`
-	Schedule       *schedule.Rule    `yaml:"schedule"`
-	Workers        *int              `yaml:"workers"`
-	AdminSocket    *string           `yaml:"admin_socket"`
-	AutoThresholds *bool             `yaml:"auto_thresholds"`
-	DrainTimeout   *time.Duration    `yaml:"drain_timeout"`
-	Models         []fileModel       `yaml:"models"`
-	Deployments    *[]fileDeployment `yaml:"deployments"`
+	Listen         *string               `yaml:"listen"`
+	AllowHosts     []string              `yaml:"allow_hosts"`
+	AllowOrigins   []string              `yaml:"allow_origins"`
+	LogLevel       *levelName            `yaml:"log_level"`
+	PageSize       *int                  `yaml:"page_size"`
+	KVTokens       *int                  `yaml:"kv_tokens"`
+	Device         *string               `yaml:"device"`
+	GPUs           []int                 `yaml:"gpus"`
+	GPUMemory      *byteSize             `yaml:"gpu_memory"`
+	MemoryShare    *float64              `yaml:"gpu_memory_share"`
+	MaxRows        *int                  `yaml:"max_rows"`
+	MaxQueue       *int                  `yaml:"max_queue"`
+	ChunkTokens    *int                  `yaml:"chunk_tokens"`
+	Schedule       *schedule.Rule        `yaml:"schedule"`
+	Lookahead      *subservice.Lookahead `yaml:"lookahead"`
+	Reproducible   *bool                 `yaml:"reproducible"`
+	Workers        *int                  `yaml:"workers"`
+	AdminSocket    *string               `yaml:"admin_socket"`
+	AutoThresholds *bool                 `yaml:"auto_thresholds"`
+	DrainTimeout   *time.Duration        `yaml:"drain_timeout"`
+	Models         []fileModel           `yaml:"models"`
+	Deployments    *[]fileDeployment     `yaml:"deployments"`
 }
 
 type fileModel struct {
@@ -189,6 +192,8 @@ func parseConfig(text []byte, dir string, s *settings) error {
 	overwrite(&s.ChunkTokens, f.ChunkTokens)
 	overwrite(&s.Workers, f.Workers)
 	overwrite(&s.Schedule, f.Schedule)
+	overwrite(&s.Lookahead, f.Lookahead)
+	overwrite(&s.Reproducible, f.Reproducible)
 	overwrite(&s.DrainTimeout, f.DrainTimeout)
 	overwrite(&s.AdminSocket, f.AdminSocket)
 	if f.LogLevel != nil {

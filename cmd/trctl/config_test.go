@@ -11,6 +11,7 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/internal/node"
 	"github.com/tokenrouter/tokenrouter/worker/schedule"
+	"github.com/tokenrouter/tokenrouter/worker/subservice"
 )
 
 // The example file says what serve does without one.
@@ -40,6 +41,9 @@ func TestParseConfig(t *testing.T) {
 		{"scalars", "listen: ':1'\ndrain_timeout: 1m\nlog_level: debug\nworkers: 2\n", func(s *settings) {
 			debug := slog.LevelDebug
 			s.Listen, s.DrainTimeout, s.LogLevel, s.Workers = ":1", time.Minute, &debug, 2
+		}},
+		{"how steps run", "lookahead: off\nreproducible: true\n", func(s *settings) {
+			s.Lookahead, s.Reproducible = subservice.LookaheadOff, true
 		}},
 		{"names and origins", "allow_hosts: [api.example.org]\nallow_origins: ['*']\n", func(s *settings) {
 			s.AllowHosts, s.AllowOrigins = []string{"api.example.org"}, []string{"*"}

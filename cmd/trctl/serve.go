@@ -22,24 +22,27 @@ import (
 	"github.com/tokenrouter/tokenrouter/models/catalogue"
 	"github.com/tokenrouter/tokenrouter/policies"
 	"github.com/tokenrouter/tokenrouter/worker/schedule"
+	"github.com/tokenrouter/tokenrouter/worker/subservice"
 )
 
 // nodeFlags are the settings of a node that commands which start one share.
 type nodeFlags struct {
-	Models         []string       `placeholder:"MODEL" help:"Models, the entry model first: names of embedded models (tiny-s, tiny-m, tiny-l), checkpoint directories or, with --load, names of the catalogue (qwen3-0.6b, qwen3-32b and so on)."`
-	Policy         *string        `placeholder:"NAME" help:"Routing policy of the deployment: ${policies} (r-stitch)."`
-	Threshold      *float64       `placeholder:"T" help:"Threshold of the routing policy; for random the probability."`
-	Trace          *string        `placeholder:"LIST" help:"Decisions of the policy trace: POSITION[@MODEL] DESTINATION keep|drop, …"`
-	Weights        []float64      `placeholder:"W" help:"Shares of the models under the policy me, one each (equal)."`
-	Router         *string        `placeholder:"NAME" help:"Router network of a policy that scores: an embedded one, such as tiny-s-r2r, or a file (ENTRY-POLICY)."`
-	Rule           *string        `placeholder:"EXPR" help:"Expression of the policy rule, such as 'entropy > 0.02 || margin < 1 && since_hop > 3': true lets the next model write the token."`
-	ReturnRule     *string        `placeholder:"EXPR" help:"Expression of the policy rule for the other model's tokens: true returns the turn (after one token)."`
-	PageSize       *int           `placeholder:"N" help:"Token slots in a page of keys and values (64)."`
-	KVTokens       *int           `name:"kv-tokens" env:"TRCTL_KV_TOKENS" placeholder:"N" help:"Token slots of each model's pool (on a GPU what fits, the same for all its models; else 131072)."`
-	BatchThreshold []int          `placeholder:"B" help:"Fewest ready sequences that start a step, one number for all models or one each (1)."`
-	LongestWait    []waitTime     `placeholder:"D" help:"Wait that overrides the batch threshold, auto or a duration, one for all models or one each (auto)."`
-	Schedule       *schedule.Rule `enum:"${schedules}" placeholder:"RULE" help:"When models start their steps: ${schedules} (delayed)."`
-	Workers        *int           `placeholder:"N" help:"CPU threads that a model's step may use (all)."`
+	Models         []string              `placeholder:"MODEL" help:"Models, the entry model first: names of embedded models (tiny-s, tiny-m, tiny-l), checkpoint directories or, with --load, names of the catalogue (qwen3-0.6b, qwen3-32b and so on)."`
+	Policy         *string               `placeholder:"NAME" help:"Routing policy of the deployment: ${policies} (r-stitch)."`
+	Threshold      *float64              `placeholder:"T" help:"Threshold of the routing policy; for random the probability."`
+	Trace          *string               `placeholder:"LIST" help:"Decisions of the policy trace: POSITION[@MODEL] DESTINATION keep|drop, …"`
+	Weights        []float64             `placeholder:"W" help:"Shares of the models under the policy me, one each (equal)."`
+	Router         *string               `placeholder:"NAME" help:"Router network of a policy that scores: an embedded one, such as tiny-s-r2r, or a file (ENTRY-POLICY)."`
+	Rule           *string               `placeholder:"EXPR" help:"Expression of the policy rule, such as 'entropy > 0.02 || margin < 1 && since_hop > 3': true lets the next model write the token."`
+	ReturnRule     *string               `placeholder:"EXPR" help:"Expression of the policy rule for the other model's tokens: true returns the turn (after one token)."`
+	PageSize       *int                  `placeholder:"N" help:"Token slots in a page of keys and values (64)."`
+	KVTokens       *int                  `name:"kv-tokens" env:"TRCTL_KV_TOKENS" placeholder:"N" help:"Token slots of each model's pool (on a GPU what fits, the same for all its models; else 131072)."`
+	BatchThreshold []int                 `placeholder:"B" help:"Fewest ready sequences that start a step, one number for all models or one each (1)."`
+	LongestWait    []waitTime            `placeholder:"D" help:"Wait that overrides the batch threshold, auto or a duration, one for all models or one each (auto)."`
+	Schedule       *schedule.Rule        `enum:"${schedules}" placeholder:"RULE" help:"When models start their steps: ${schedules} (delayed)."`
+	Lookahead      *subservice.Lookahead `enum:"auto,on,off" placeholder:"MODE" help:"Launch steps before the results of the one before are known, on a GPU: auto (where it is measured to pay), on or off (auto)."`
+	Reproducible   *bool                 `negatable:"" help:"Answers on a GPU that are the same to the last bit whatever else runs, at some speed; on a CPU they always are (off)."`
+	Workers        *int                  `placeholder:"N" help:"CPU threads that a model's step may use (all)."`
 	deviceFlags
 }
 
@@ -186,6 +189,8 @@ func (f *nodeFlags) apply(c *node.Config) error {
 	overwrite(&c.KVTokens, f.KVTokens)
 	overwrite(&c.Workers, f.Workers)
 	overwrite(&c.Schedule, f.Schedule)
+	overwrite(&c.Lookahead, f.Lookahead)
+	overwrite(&c.Reproducible, f.Reproducible)
 	if err := f.deviceFlags.apply(c); err != nil {
 		return err
 	}
