@@ -99,8 +99,9 @@ type Frame struct {
 	Seq uint64
 
 	// Request, Epoch and Hop say which turn a frame belongs to. Epoch is request
-	// ownership, minted by the gateway. Hop counts hand-offs in an epoch; a
-	// re-send to another replica increments it, a retransmission keeps it.
+	// ownership, minted by the gateway. Hop counts hand-offs in an epoch: whoever has
+	// the turn counts one up, and the entry far beyond all that can be out when it
+	// gives a lost turn anew (package subservice). A retransmission keeps it.
 	Request uint64
 	Epoch   uint32
 	Hop     uint32
