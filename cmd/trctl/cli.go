@@ -33,6 +33,8 @@ type cli struct {
 	Serve      serveCmd      `cmd:"" help:"Serve models behind one OpenAI-compatible endpoint, in one process."`
 	Chat       chatCmd       `cmd:"" help:"Chat with a server; the colour of a token says which model wrote it."`
 	Eval       evalCmd       `cmd:"" help:"Measure accuracy, large share and speed on problems with known answers."`
+	Calibrate  calibrateCmd  `cmd:"" help:"Find the threshold of a routing policy on questions of one's own, and write the configuration."`
+	Replay     replayCmd     `cmd:"" help:"Ask recorded requests again under another policy or threshold: where the texts part, and what that costs."`
 	Bench      benchCmd      `cmd:"" help:"Measure speed and latency of any OpenAI-compatible server under load."`
 	Solve      solveCmd      `cmd:"" help:"Find the best batching thresholds of given models, routing and step times."`
 	BenchStep  benchStepCmd  `cmd:"" name:"bench-step" help:"Measure single steps of a model on this machine, beside what the hardware allows."`

@@ -10,6 +10,8 @@ import (
 	"io"
 	"net/http"
 	"strings"
+
+	"github.com/tokenrouter/tokenrouter/api/routing"
 )
 
 // Bounds on what a server may send.
@@ -44,11 +46,13 @@ type chatRequest struct {
 	Temperature *float64  `json:"temperature,omitempty"`
 	Seed        *int64    `json:"seed,omitempty"`
 	Stream      bool      `json:"stream,omitempty"`
+	// Routing is what the request wants of the server's routing; nil for nothing.
+	Routing *routing.Override `json:"trctl,omitempty"`
 }
 
-// routing is the server's extension object: who wrote what. Policy and the
+// routed is the server's extension object: who wrote what. Policy and the
 // fields after it come with the end of an answer.
-type routing struct {
+type routed struct {
 	// Model wrote the tokens of this chunk.
 	Model string `json:"model"`
 
@@ -57,6 +61,7 @@ type routing struct {
 	Models     []string       `json:"models"`
 	Tokens     map[string]int `json:"tokens"`
 	LargeShare float64        `json:"large_share"`
+	Provenance []span         `json:"provenance"`
 }
 
 // delta is a piece of an answer.
@@ -76,7 +81,7 @@ type reply struct {
 	Usage *struct {
 		CompletionTokens int `json:"completion_tokens"`
 	} `json:"usage"`
-	Routing *routing  `json:"trctl"`
+	Routing *routed   `json:"trctl"`
 	Error   *apiError `json:"error"`
 }
 

@@ -6,13 +6,12 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"strings"
-	"time"
-
-	"github.com/sourcegraph/conc/pool"
 
 	"github.com/tokenrouter/tokenrouter/internal/node"
 	"github.com/tokenrouter/tokenrouter/models"
@@ -29,6 +28,12 @@ type evalCmd struct {
 	N           int    `short:"n" name:"n" default:"100" help:"Number of problems, 0 for all."`
 	Concurrency int    `default:"16" help:"Requests in flight."`
 	Output      string `short:"o" enum:"text,json" default:"text" help:"Output format: ${enum}."`
+	Record      string `placeholder:"FILE" help:"Write the requests with their answers, one a line, for trctl replay."`
+
+	Policies []string `placeholder:"NAME" help:"Compare these policies, or all, each over its thresholds (in this process)."`
+	Curve    bool     `help:"Measure accuracy over the share of the other models, by thresholds; without --policies of the deployment's policy."`
+	Points   int      `default:"8" help:"Thresholds to try with each policy of a curve."`
+	Plot     string   `placeholder:"FILE" help:"Write an SVG of the curves."`
 
 	MinAccuracy   *float64 `placeholder:"A" help:"Exit with 4 when the accuracy is lower."`
 	MaxAccuracy   *float64 `placeholder:"A" help:"Exit with 4 when the accuracy is higher."`
@@ -52,6 +57,12 @@ func (e *evalCmd) Run(ctx context.Context, p process) error {
 	}
 	ctx, stop := untilSignal(ctx)
 	defer stop()
+	if e.Curve || len(e.Policies) > 0 {
+		return e.compare(ctx, p, problems)
+	}
+	if e.Plot != "" {
+		return usagef("--plot needs --curve or --policies")
+	}
 	var report *evalReport
 	if e.URL != "" {
 		report, err = e.remote(ctx, p, problems)
@@ -100,7 +111,11 @@ func (e *evalCmd) problems() ([]problem, error) {
 	return problems, nil
 }
 
-func parseProblems(text []byte) ([]problem, error) {
+// parseProblems reads questions with their answers.
+func parseProblems(text []byte) ([]problem, error) { return parseQuestions(text, true) }
+
+// parseQuestions reads questions; answers says that each needs one.
+func parseQuestions(text []byte, answers bool) ([]problem, error) {
 	var out []problem
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	lines.Buffer(nil, maxProblemBytes)
@@ -115,10 +130,12 @@ func parseProblems(text []byte) ([]problem, error) {
 		if err := json.Unmarshal(lines.Bytes(), &p); err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
-		if p.Question == "" || p.Answer == nil {
+		if p.Question == "" || p.Answer == nil && answers {
 			return nil, fmt.Errorf("line %d: question or answer is missing", n)
 		}
-		out = append(out, problem{p.Question, *p.Answer})
+		q := problem{p.Question, math.NaN()}
+		overwrite(&q.Answer, p.Answer)
+		out = append(out, q)
 	}
 	if err := lines.Err(); err != nil {
 		return nil, err
@@ -144,21 +161,12 @@ func (e *evalCmd) remote(ctx context.Context, p process, problems []problem) (*e
 
 // inProcess starts a node on a free loopback port and measures that.
 func (e *evalCmd) inProcess(ctx context.Context, p process, problems []problem) (*evalReport, error) {
-	cfg := node.Defaults()
-	cfg.Listen = "127.0.0.1:0"
-	cfg.Logger = slog.New(slog.NewTextHandler(p.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	if err := e.apply(&cfg); err != nil {
+	cfg, name, err := e.quiet(p)
+	if err != nil {
 		return nil, err
-	}
-	if err := validate(&cfg); err != nil {
-		return nil, err
-	}
-	name := cfg.Models[0].Name
-	if len(cfg.Deployments) > 0 {
-		name = cfg.Deployments[0].Name
 	}
 	var report *evalReport
-	err := withNode(ctx, cfg, func(ctx context.Context, n *node.Node) error {
+	err = withNode(ctx, cfg, func(ctx context.Context, n *node.Node) error {
 		var err error
 		report, err = e.measure(ctx, p, newClient("http://"+reachable(n.Addr())), name, problems)
 		return err
@@ -166,34 +174,33 @@ func (e *evalCmd) inProcess(ctx context.Context, p process, problems []problem) 
 	return report, err
 }
 
-// measure asks every problem, greedily, and adds up the answers. If ctx ends
-// before, the report of those answered comes with the error.
-func (e *evalCmd) measure(ctx context.Context, p process, c *client, name string, problems []problem) (*evalReport, error) {
-	t := newTally(name)
-	bar := newProgress(ctx, p, len(problems))
-	start := time.Now()
-	asks := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError().WithMaxGoroutines(e.Concurrency)
-	for i, q := range problems {
-		asks.Go(func(ctx context.Context) error {
-			// The seed is for policies that draw; the answers themselves are greedy.
-			zero, seed := 0.0, int64(i)
-			r, err := c.complete(ctx, chatRequest{
-				Model:       name,
-				Messages:    []message{{Role: "user", Content: q.Question}},
-				MaxTokens:   e.MaxTokens,
-				Temperature: &zero,
-				Seed:        &seed,
-			})
-			if err != nil {
-				return err
-			}
-			bar.step(t.add(q, r), time.Since(start))
-			return nil
-		})
+// quiet is a node of the flags on a free loopback port, with a name to ask for: the
+// deployment's, or that of the only model.
+func (f *nodeFlags) quiet(p process) (cfg node.Config, name string, err error) {
+	cfg = node.Defaults()
+	cfg.Listen = "127.0.0.1:0"
+	cfg.Logger = slog.New(slog.NewTextHandler(p.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	if err := f.apply(&cfg); err != nil {
+		return cfg, "", err
 	}
-	err := asks.Wait()
-	bar.end()
-	return t.report(time.Since(start)), err
+	if err := validate(&cfg); err != nil {
+		return cfg, "", err
+	}
+	if len(cfg.Deployments) > 0 {
+		return cfg, cfg.Deployments[0].Name, nil
+	}
+	return cfg, cfg.Models[0].Name, nil
+}
+
+// measure asks every problem and records the answers if that is wanted.
+func (e *evalCmd) measure(ctx context.Context, p process, c *client, name string, problems []problem) (*evalReport, error) {
+	ask := asking{client: c, name: name, maxTokens: e.MaxTokens, concurrency: e.Concurrency}
+	if e.Record == "" {
+		return ask.measure(ctx, p, problems, nil)
+	}
+	record := make([]*recorded, len(problems))
+	report, err := ask.measure(ctx, p, problems, record)
+	return report, errors.Join(err, writeRecord(e.Record, record))
 }
 
 // check compares a report with the bounds that were given.

@@ -52,7 +52,7 @@ func TestParseProblems(t *testing.T) {
 	}
 }
 
-func answer(text string, r *routing) *reply {
+func answer(text string, r *routed) *reply {
 	out := &reply{Routing: r}
 	out.Choices = append(out.Choices, struct {
 		Message delta   `json:"message"`
@@ -65,8 +65,8 @@ func answer(text string, r *routing) *reply {
 func TestTally(t *testing.T) {
 	both := []string{"s", "l"}
 	tl := newTally("pair")
-	tl.add(problem{Answer: 1}, answer("The answer is 1.", &routing{Policy: "p", Models: both, Tokens: map[string]int{"s": 90, "l": 10}}))
-	tl.add(problem{Answer: 2}, answer("The answer is 1.", &routing{Policy: "p", Models: both, Tokens: map[string]int{"s": 60, "l": 40}}))
+	tl.add(problem{Answer: 1}, answer("The answer is 1.", &routed{Policy: "p", Models: both, Tokens: map[string]int{"s": 90, "l": 10}}))
+	tl.add(problem{Answer: 2}, answer("The answer is 1.", &routed{Policy: "p", Models: both, Tokens: map[string]int{"s": 60, "l": 40}}))
 	r := tl.report(time.Second)
 	if r.N != 2 || r.Accuracy != 0.5 || math.Abs(r.LargeShare-0.25) > 1e-12 || r.Policy != "p" || r.Shares["s"] != 0.75 {
 		t.Errorf("report = %+v", r)
@@ -75,7 +75,7 @@ func TestTally(t *testing.T) {
 
 func TestTallyOfOneModel(t *testing.T) {
 	tl := newTally("l")
-	tl.add(problem{Answer: 1}, answer("The answer is 1.", &routing{Models: []string{"l"}, Tokens: map[string]int{"l": 10}}))
+	tl.add(problem{Answer: 1}, answer("The answer is 1.", &routed{Models: []string{"l"}, Tokens: map[string]int{"l": 10}}))
 	if r := tl.report(time.Second); r.LargeShare != 0 || r.Shares["l"] != 1 || r.Accuracy != 1 {
 		t.Errorf("report = %+v", r)
 	}

@@ -20,7 +20,7 @@ func fakeServer() *httptest.Server {
 	return httptest.NewServer(mux)
 }
 
-const fakeRouting = `{"policy":"r-stitch","models":["tiny-s","tiny-l"],"tokens":{"tiny-s":3,"tiny-l":1},"large_share":0.25}`
+const fakeRouting = `{"policy":"r-stitch","models":["tiny-s","tiny-l"],"tokens":{"tiny-s":3,"tiny-l":1},"large_share":0.25,"provenance":[["tiny-s",3],["tiny-l",1]]}`
 
 func fakeChat(w http.ResponseWriter, r *http.Request) {
 	var req chatRequest
