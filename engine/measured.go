@@ -50,7 +50,7 @@ func (e *Engine) measured(deployment, model string) subservice.Estimate {
 }
 
 // leastSteps is how many steps of a batch size make its time known.
-const leastSteps = 20
+const leastSteps = 5
 
 // Input is what the threshold solver needs to know about the group at n live
 // requests. It reports false while the entry model has routed fewer than least
@@ -241,21 +241,6 @@ func lifetimeOf(e subservice.StepEstimate) subservice.StepEstimate {
 		e.Mean, e.Company = e.Total/time.Duration(e.N), e.CompanyTotal/float64(e.N)
 	}
 	return e
-}
-
-// Merge adds what another run of the same deployment has measured. Both may be nil.
-func (g *Group) Merge(other *Group) *Group {
-	if g == nil || other == nil || len(g.Models) != len(other.Models) {
-		if g == nil {
-			return other
-		}
-		return g
-	}
-	out := &Group{Deployment: g.Deployment, Models: make([]subservice.Estimate, len(g.Models))}
-	for i := range g.Models {
-		out.Models[i] = mergeEstimates(&g.Models[i], &other.Models[i])
-	}
-	return out
 }
 
 func mergeEstimates(a, b *subservice.Estimate) subservice.Estimate {

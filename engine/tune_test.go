@@ -131,6 +131,32 @@ func TestSince(t *testing.T) {
 	}
 }
 
+// What company costs shows between runs, also where chance hides it within them.
+func TestPool(t *testing.T) {
+	run := func(ms, company float64) *Group {
+		g := pair(0.2, [2][]subservice.StepEstimate{steps(ms, 2*ms), steps(10)}, 0.95)
+		for i := range g.Models[0].All {
+			e := &g.Models[0].All[i]
+			e.Company, e.CompanyTotal, e.Total = company, 100*company, 100*e.Mean
+		}
+		g.Models[1].All[0].Total = time.Second
+		return g
+	}
+	got := Pool([]*Group{run(1, 0), nil, run(1.2, 0.5), run(1.4, 1)})
+	if s := got.Models[0].Slowdown; math.Abs(s-1.4) > 0.02 {
+		t.Errorf("slowdown %.3f, want 1.4", s)
+	}
+	if s := got.Models[1].Slowdown; s != 0.95 {
+		t.Errorf("slowdown %.3f of a model whose company does not vary", s)
+	}
+	if e := got.Models[0].All[0]; e.N != 300 || e.Mean != 1200*time.Microsecond {
+		t.Errorf("%+v", e)
+	}
+	if Pool(nil) != nil || Pool([]*Group{nil}) != nil {
+		t.Error("nothing is something")
+	}
+}
+
 // A simulation with what was measured is the paper's model where nothing else was
 // measured; prompts and the way of a hand-off cost their time.
 func TestVirtual(t *testing.T) {

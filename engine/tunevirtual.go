@@ -20,8 +20,6 @@ func (g *Group) Virtual(n int, least uint64) (*sim.Config, bool) {
 		return nil, false
 	}
 	cfg := &sim.Config{P: in.P, Commit: in.Commit, Concurrency: n, Seed: 1}
-	var hops uint64
-	var way time.Duration
 	for i := range g.Models {
 		m := &g.Models[i]
 		v := sim.Model{
@@ -33,12 +31,23 @@ func (g *Group) Virtual(n int, least uint64) (*sim.Config, bool) {
 		}
 		cfg.Models = append(cfg.Models, v)
 		cfg.Commit[i][i] = 1 // one that stays has kept its token
-		hops, way = hops+m.Hop.N, way+m.Hop.Total
 	}
-	if hops > 0 {
-		cfg.Transit = way / time.Duration(hops)
-	}
+	cfg.Transit, _ = g.Transit()
 	return cfg, true
+}
+
+// Transit is the mean time of a hand-off. It reports false if none was seen, as under
+// Eager.
+func (g *Group) Transit() (time.Duration, bool) {
+	var hops uint64
+	var way time.Duration
+	for i := range g.Models {
+		hops, way = hops+g.Models[i].Hop.N, way+g.Models[i].Hop.Total
+	}
+	if hops == 0 {
+		return 0, false
+	}
+	return way / time.Duration(hops), true
 }
 
 // PredictVirtual is the throughput, in tokens a second, of answers of so many tokens

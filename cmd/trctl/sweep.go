@@ -56,6 +56,7 @@ type sweepPoint struct {
 
 	rule  schedule.Rule
 	trace floor.Trace
+	group *engine.Group // what the run has measured
 }
 
 // Run measures or simulates every point and compares with the model of delayed
@@ -101,8 +102,12 @@ func (c *sweepCmd) check() error {
 }
 
 // settings are the thresholds to try with n requests under a rule: all models but
-// the last start at once. A rule without thresholds has one setting, nil.
+// the last start at once. A rule without thresholds has one setting, nil. Adaptive
+// beside others has the floor of 1 alone.
 func (c *sweepCmd) settings(rule schedule.Rule, n, models int) [][]int {
+	if rule == schedule.Adaptive && len(c.Rules) > 1 {
+		return [][]int{slices.Repeat([]int{1}, models)}
+	}
 	if rule != schedule.Delayed && rule != schedule.Adaptive || models < 2 {
 		return [][]int{nil}
 	}
@@ -201,7 +206,7 @@ func (c *sweepCmd) simulate(ctx context.Context, in *threshold.Input, rule sched
 	if err != nil {
 		return nil, fmt.Errorf("simulate n %d, %s %v: %w", in.N, rule, b, err)
 	}
-	point := &sweepPoint{Case: in.ID, N: in.N, Schedule: rule.String(), B: b, PerSecond: r.Throughput()}
+	point := &sweepPoint{Case: in.ID, N: in.N, Schedule: rule.String(), rule: rule, B: b, PerSecond: r.Throughput()}
 	var trace floor.Trace
 	for _, visits := range r.Visits {
 		list := make([]floor.Visit, len(visits))

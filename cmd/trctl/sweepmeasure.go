@@ -16,6 +16,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/internal/floor"
 	"github.com/tokenrouter/tokenrouter/internal/node"
 	"github.com/tokenrouter/tokenrouter/models"
+	"github.com/tokenrouter/tokenrouter/worker/schedule"
 )
 
 // writeJSONLine prints a value as one line.
@@ -38,11 +39,11 @@ func (c *sweepCmd) measureAll(ctx context.Context, p process) error {
 	}
 	out := &sweepOutput{p: p, json: c.Output == "json", measured: true}
 	for _, n := range c.N {
-		points, seen, err := c.measureRow(ctx, problems, n)
+		points, err := c.measureRow(ctx, problems, n)
 		if err != nil {
 			return err
 		}
-		if err := c.expect(ctx, points, seen, n); err != nil {
+		if err := c.expect(ctx, points, n); err != nil {
 			return err
 		}
 		for _, point := range points {
@@ -57,20 +58,19 @@ func (c *sweepCmd) measureAll(ctx context.Context, p process) error {
 // measureRow measures every setting with n requests in flight, in turns, so that what
 // disturbs the machine for a while disturbs all of them. Of the repeats the one in the
 // middle counts, for the throughput and for what else it measured.
-func (c *sweepCmd) measureRow(ctx context.Context, problems []problem, n int) ([]*sweepPoint, *engine.Group, error) {
+func (c *sweepCmd) measureRow(ctx context.Context, problems []problem, n int) ([]*sweepPoint, error) {
 	var points []*sweepPoint
-	var seen *engine.Group
 	for _, rule := range c.Rules {
 		for _, b := range c.settings(rule, n, max(2, len(c.Models))) {
 			points = append(points, &sweepPoint{N: n, Schedule: rule.String(), B: b, rule: rule})
 		}
 	}
-	runs := make([][]*sweepRun, len(points))
+	runs := make([][]*sweepPoint, len(points))
 	for range c.Repeat {
 		for k, point := range points {
 			run, err := c.measure(ctx, problems, n, point)
 			if err != nil {
-				return nil, nil, err
+				return nil, err
 			}
 			runs[k] = append(runs[k], run)
 		}
@@ -79,22 +79,30 @@ func (c *sweepCmd) measureRow(ctx context.Context, problems []problem, n int) ([
 		for _, run := range runs[k] {
 			point.Runs = append(point.Runs, run.PerSecond)
 		}
-		slices.SortFunc(runs[k], func(a, b *sweepRun) int { return cmp.Compare(a.PerSecond, b.PerSecond) })
+		slices.SortFunc(runs[k], func(a, b *sweepPoint) int { return cmp.Compare(a.PerSecond, b.PerSecond) })
 		middle := runs[k][(len(runs[k])-1)/2]
 		point.PerSecond, point.Batch, point.Busy, point.trace = middle.PerSecond, middle.Batch, middle.Busy, middle.trace
-		seen = seen.Merge(middle.group)
+		point.group = middle.group
 	}
-	return points, seen, nil
+	return points, nil
 }
 
-// sweepRun is one measurement of a setting.
-type sweepRun struct {
-	sweepPoint
-	group *engine.Group
+// pooled is what the runs under the given rules have measured together; none means all.
+func pooled(points []*sweepPoint, rules ...schedule.Rule) *engine.Group {
+	var runs []*engine.Group
+	for _, point := range points {
+		if len(rules) == 0 || slices.Contains(rules, point.rule) {
+			runs = append(runs, point.group)
+		}
+	}
+	return engine.Pool(runs)
 }
 
-// expect adds to measured points what was to be expected.
-func (c *sweepCmd) expect(ctx context.Context, points []*sweepPoint, seen *engine.Group, n int) error {
+// expect adds to measured points what was to be expected. All of it is from what the
+// runs have measured together, but for the way of a hand-off, which is that under the
+// point's rule: the busier the models keep the processor, the longer it takes.
+func (c *sweepCmd) expect(ctx context.Context, points []*sweepPoint, n int) error {
+	seen := pooled(points)
 	in, known := seen.Input(n, leastRouted)
 	virtual, _ := seen.Virtual(n, leastRouted)
 	bare, timed := seen.Floor(n)
@@ -111,8 +119,11 @@ func (c *sweepCmd) expect(ctx context.Context, points []*sweepPoint, seen *engin
 		if point.Solver, err = solverSays(ctx, in, point.rule, point.B); err != nil {
 			return err
 		}
-		requests := max(4*n, virtualTokens/c.Tokens)
-		v, err := engine.PredictVirtual(*virtual, point.rule, point.B, c.Tokens, requests)
+		requests, cfg := max(4*n, virtualTokens/c.Tokens), *virtual
+		if way, ok := pooled(points, point.rule).Transit(); ok {
+			cfg.Transit = way
+		}
+		v, err := engine.PredictVirtual(cfg, point.rule, point.B, c.Tokens, requests)
 		if err != nil {
 			return fmt.Errorf("predict n %d, %s %v: %w", n, point.rule, point.B, err)
 		}
@@ -122,7 +133,7 @@ func (c *sweepCmd) expect(ctx context.Context, points []*sweepPoint, seen *engin
 }
 
 // measure runs the models with n requests in flight for a while.
-func (c *sweepCmd) measure(ctx context.Context, problems []problem, n int, point *sweepPoint) (*sweepRun, error) {
+func (c *sweepCmd) measure(ctx context.Context, problems []problem, n int, point *sweepPoint) (*sweepPoint, error) {
 	cfg := engine.Defaults()
 	cfg.Logger = slog.New(slog.DiscardHandler)
 	all := node.Config{Config: cfg}
@@ -138,7 +149,7 @@ func (c *sweepCmd) measure(ctx context.Context, problems []problem, n int, point
 		// The longest wait is for surprises; here it would blur the thresholds.
 		cfg.Models[i].LongestWait = time.Second
 	}
-	if len(cfg.Deployments) != 1 {
+	if len(cfg.Deployments) != 1 || len(cfg.Deployments[0].Models) < 2 {
 		return nil, usagef("a sweep needs one deployment of several models")
 	}
 	e, err := engine.New(cfg)
@@ -154,11 +165,11 @@ func (c *sweepCmd) measure(ctx context.Context, problems []problem, n int, point
 
 // load keeps n requests in flight, warms up, and counts and measures for the duration.
 // First answers are of all lengths, so that requests do not end together.
-func (c *sweepCmd) load(ctx context.Context, e *engine.Engine, problems []problem, n int) (*sweepRun, error) {
+func (c *sweepCmd) load(ctx context.Context, e *engine.Engine, problems []problem, n int) (*sweepPoint, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	asks := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
-	d, point := e.Deployments()[0], &sweepRun{}
+	d, point := e.Deployments()[0], &sweepPoint{}
 	var mu sync.Mutex // of point.trace
 	for k := range n {
 		asks.Go(func(ctx context.Context) error {

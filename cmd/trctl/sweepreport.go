@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/tokenrouter/tokenrouter/worker/schedule"
 )
 
 // sweepOutput prints points as they come and what they show at the end.
@@ -21,8 +23,12 @@ func (o *sweepOutput) add(s *sweepPoint) error {
 	if o.json {
 		return writeJSONLine(o.p, s)
 	}
+	thresholds := "-"
+	if s.B != nil {
+		thresholds = setting(s.B)
+	}
 	columns := []string{
-		fmt.Sprintf("%4d", s.N), fmt.Sprintf("%-10s", s.Schedule), fmt.Sprintf("%-10s", named(s, "")), fmt.Sprintf("%9.1f", s.PerSecond),
+		fmt.Sprintf("%4d", s.N), fmt.Sprintf("%-10s", s.Schedule), fmt.Sprintf("%-10s", thresholds), fmt.Sprintf("%9.1f", s.PerSecond),
 	}
 	head := []string{"   n", "schedule  ", "thresholds", " tokens/s"}
 	if o.measured {
@@ -52,7 +58,7 @@ func beside(predicted *float64, seen float64) []string {
 	return []string{fmt.Sprintf("%9.1f", *predicted), fmt.Sprintf("%+5.1f %%", 100*(*predicted/seen-1))}
 }
 
-// spread is how far repeats are apart, relative to their median: half of it to either side.
+// spread is how far the slowest and the fastest repeat are apart, relative to the median.
 func spread(runs []float64) string {
 	if len(runs) < 2 {
 		return "-"
@@ -74,19 +80,6 @@ func batches(list []float64) string {
 	return strings.Join(text, " ")
 }
 
-// named is what a setting is called: its thresholds, or else its schedule.
-func named(s *sweepPoint, schedule string) string {
-	switch {
-	case s.B == nil && schedule == "":
-		return "-"
-	case s.B == nil:
-		return schedule
-	case schedule != "" && schedule != "delayed":
-		return schedule + " " + setting(s.B)
-	}
-	return setting(s.B)
-}
-
 // end prints the summary: how far off predictions are, and what trusting them costs.
 func (o *sweepOutput) end() error {
 	if o.json {
@@ -99,40 +92,53 @@ func (o *sweepOutput) end() error {
 	return nil
 }
 
-// summary is about one kind of prediction.
+// summary is about one kind of prediction: how far off it is, and by how much the
+// thresholds that it says are best are slower than the best measured. Schedules are not
+// compared: it is thresholds that a prediction chooses.
 func (o *sweepOutput) summary(kind string, of func(*sweepPoint) *float64) {
 	var order []int
 	byN := map[int][]*sweepPoint{}
-	var wrong float64
-	count := 0
+	var all []*sweepPoint
 	for _, s := range o.points {
-		v := of(s)
-		if v == nil {
+		if of(s) == nil {
 			continue
 		}
-		wrong, count = wrong+math.Abs(*v/s.PerSecond-1), count+1
 		if byN[s.N] == nil {
 			order = append(order, s.N)
 		}
-		byN[s.N] = append(byN[s.N], s)
+		byN[s.N], all = append(byN[s.N], s), append(all, s)
 	}
-	if count == 0 {
+	if len(all) == 0 {
 		return
 	}
-	fmt.Fprintf(o.p.out, "\nmean error of the %s values %.1f %%\n", kind, 100*wrong/float64(count))
+	fmt.Fprintf(o.p.out, "\nmean error of the %s values %.1f %%\n", kind, meanError(all, of))
 	for _, n := range order {
-		list := byN[n]
-		best, chosen, off := list[0], list[0], 0.0
-		for _, s := range list {
-			off += math.Abs(*of(s)/s.PerSecond - 1)
-			if s.PerSecond > best.PerSecond {
+		fmt.Fprintf(o.p.out, "n %d: mean error %.1f %%", n, meanError(byN[n], of))
+		var best, chosen *sweepPoint
+		for _, s := range byN[n] {
+			if s.rule != schedule.Delayed {
+				continue
+			}
+			if best == nil || s.PerSecond > best.PerSecond {
 				best = s
 			}
-			if *of(s) > *of(chosen) {
+			if chosen == nil || *of(s) > *of(chosen) {
 				chosen = s
 			}
 		}
-		fmt.Fprintf(o.p.out, "n %d: mean error %.1f %%; best %s with %.1f tokens/s; the %s best %s makes %.1f %% less\n",
-			n, 100*off/float64(len(list)), named(best, best.Schedule), best.PerSecond, kind, named(chosen, chosen.Schedule), 100*(1-chosen.PerSecond/best.PerSecond))
+		if best != nil {
+			fmt.Fprintf(o.p.out, "; best %s with %.1f tokens/s; the %s best %s makes %.1f %% less",
+				setting(best.B), best.PerSecond, kind, setting(chosen.B), 100*(1-chosen.PerSecond/best.PerSecond))
+		}
+		fmt.Fprintln(o.p.out)
 	}
+}
+
+// meanError is the mean distance of predictions, in percent of what was seen.
+func meanError(points []*sweepPoint, of func(*sweepPoint) *float64) float64 {
+	var off float64
+	for _, s := range points {
+		off += math.Abs(*of(s)/s.PerSecond - 1)
+	}
+	return 100 * off / float64(len(points))
 }
