@@ -202,6 +202,8 @@ func (n *Node) welcome(role cluster.Role, certificate []byte) (*cluster.JoinResp
 type tries struct {
 	mu sync.Mutex
 	at map[string][]time.Time
+	// swept is when old tries were last looked for among all.
+	swept time.Time
 }
 
 func newTries() *tries { return &tries{at: map[string][]time.Time{}} }
@@ -221,15 +223,14 @@ func (t *tries) bad(now time.Time, address string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	list := append(t.recent(now, address), now)
-	if len(t.at) >= maxTriers && len(list) == 1 {
+	if len(t.at) >= maxTriers && now.Sub(t.swept) > time.Second {
+		t.swept = now
 		for other := range t.at {
-			if t.recent(now, other); len(t.at) < maxTriers {
-				break
-			}
+			t.recent(now, other)
 		}
-		if len(t.at) >= maxTriers {
-			return // so many that one more does not matter
-		}
+	}
+	if len(t.at) >= maxTriers && len(list) == 1 {
+		return // so many that one more does not matter
 	}
 	t.at[address] = list
 }

@@ -79,6 +79,7 @@ func New(tb testing.TB, n int, change func(*control.Config)) *Cluster {
 		c.Start(fmt.Sprintf("c%d", i+1))
 	}
 	c.AwaitVoters(n)
+	c.Await("all nodes", func(s *state.State) bool { return len(s.Nodes) == n })
 	return c
 }
 

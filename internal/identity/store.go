@@ -28,8 +28,9 @@ type Saved struct {
 	Certificate []byte   `json:"-"`
 	Key         []byte   `json:"-"`
 	CAs         [][]byte `json:"-"`
-	// Secrets are in files of their own. GossipKey is of every node; the others are
-	// of control nodes alone, but for Pepper, by which gateways too know API keys.
+	// Secrets are in files of their own. GossipKey is of every node, but not of
+	// admins; the others are of control nodes alone, but for Pepper, by which gateways
+	// too know API keys.
 	GossipKey    []byte `json:"-"`
 	AuthorityKey []byte `json:"-"`
 	Pepper       []byte `json:"-"`
@@ -73,8 +74,8 @@ func Load(dir string) (*Saved, error) {
 		needed bool
 	}{
 		{certificateFile, &s.Certificate, false, true}, {keyFile, &s.Key, true, true}, {casFile, &cas, false, true},
-		{gossipFile, &s.GossipKey, true, true}, {authorityFile, &s.AuthorityKey, true, s.Role == cluster.Control},
-		{pepperFile, &s.Pepper, true, s.Role != cluster.Worker},
+		{gossipFile, &s.GossipKey, true, s.Role != cluster.Admin}, {authorityFile, &s.AuthorityKey, true, s.Role == cluster.Control},
+		{pepperFile, &s.Pepper, true, s.Role == cluster.Control || s.Role == cluster.Gateway},
 	} {
 		*f.into, err = read(dir, f.name, f.secret)
 		if err != nil && (f.needed || !errors.Is(err, fs.ErrNotExist)) {
