@@ -94,7 +94,9 @@ func TrioThreshold(policy string) *float64 {
 	case "entropy":
 		tau = 0.07 // nats: about r-stitch's
 	case "glimp-router":
-		tau = 0.1
+		tau = 0.005
+	case "immediate":
+		tau = 2.15
 	default:
 		return nil
 	}

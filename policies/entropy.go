@@ -61,10 +61,10 @@ func buildImmediate(k *kind, set *Set, _ int, s *Settings) (err error) {
 	if set.Threshold, err = k.scale.pick("threshold", DefaultAleatoricThreshold, s.Threshold); err != nil {
 		return err
 	}
-	if _, err = k.scale.pick("epistemic", 0, s.Epistemic); err != nil {
+	if _, err = unit.pick("epistemic", 0, s.Epistemic); err != nil {
 		return err
 	}
-	if _, err = k.scale.pick("entropy", 0, s.Entropy); err != nil {
+	if _, err = (interval{0, 100}).pick("entropy", 0, s.Entropy); err != nil {
 		return err
 	}
 	epistemic, entropy := s.Epistemic, s.Entropy

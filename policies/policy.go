@@ -133,7 +133,6 @@ type Result struct {
 	// Margin is the largest raw logit minus the second largest. It is always there.
 	Margin []float32
 	Top    [][]TopEntry
-	TopK   [][]float32
 	Hidden [][]float32
 	Kind   []Kind
 }

@@ -51,7 +51,7 @@ func kinds() []kind {
 		{name: "co-llm", models: 2, scale: unit, scored: true, reads: []string{"threshold", "router", "mode", "warmup", "warmup_shape"}, build: buildCoLLM},
 		{name: "entropy", models: 2, scale: nats, reads: []string{"threshold"}, build: buildEntropy},
 		{name: "glimp-router", models: 2, scale: interval{0, math.Log(glimpTop)}, reads: []string{"threshold", "step_tokens", "think_tokens"}, build: buildGlimp},
-		{name: "immediate", models: 2, scale: interval{0, 1000}, reads: []string{"threshold", "epistemic", "entropy"}, build: buildImmediate},
+		{name: "immediate", models: 2, scale: interval{0, math.Log(immediateTop)}, reads: []string{"threshold", "epistemic", "entropy"}, build: buildImmediate},
 		{name: "me", reads: []string{"weights"}, build: buildEnsemble},
 		{name: "r-stitch", models: 2, scale: unit, reads: []string{"threshold"}, build: buildRStitch},
 		{name: "r-stitch+", models: 2, scale: unit, scored: true, reads: []string{"threshold", "router", "router_threshold"}, build: buildRStitch},
