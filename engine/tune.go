@@ -200,6 +200,7 @@ func (e *Engine) follow(ctx context.Context, t *tuning) error {
 	n := max(1, int(math.Round(t.live)))
 	s.B = threshold.Clamp(t.at(n), n)
 	if t.since == t.samples || s.Predicted != nil && e.clock()-t.predicted < predictEvery {
+		s.compare(t)
 		return nil
 	}
 	t.since, t.predicted = t.samples, e.clock()
@@ -222,11 +223,16 @@ func (e *Engine) follow(ctx context.Context, t *tuning) error {
 		return err
 	}
 	s.Predicted = &predicted
-	if predicted > 0 && t.samples > 0 {
-		d := t.observed/predicted - 1
+	s.compare(t)
+	return nil
+}
+
+// compare says how far what is seen is from what was predicted.
+func (s *GroupStatus) compare(t *tuning) {
+	if s.Predicted != nil && *s.Predicted > 0 && t.samples > 0 {
+		d := t.observed/(*s.Predicted) - 1
 		s.Difference = &d
 	}
-	return nil
 }
 
 // at are the thresholds in use for n live requests, not clamped.

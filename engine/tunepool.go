@@ -6,6 +6,10 @@ import "github.com/tokenrouter/tokenrouter/worker/subservice"
 // tell what company costs.
 const leastVariance = 0.003
 
+// leastSlowdown is the least that is believed: models that take turns let each other's
+// threads and caches go cold, but not by more. Less is taken for chance.
+const leastSlowdown = 0.95
+
 // Pool is what several runs of one deployment have measured together. Runs under
 // different schedules and thresholds are in company for different shares of their time,
 // and what that does to the mean times of their steps is a better measure of the
@@ -58,5 +62,9 @@ func slowdownBetween(runs []*Group, i int, all []subservice.StepEstimate) (slowd
 		return 0, false
 	}
 	slope := with / variance
-	return max(0.95, min(1+slope/max(0.1, 1-slope*share/weight), 5)), true
+	s := 1 + slope/max(0.1, 1-slope*share/weight)
+	if s < leastSlowdown {
+		s = 1
+	}
+	return min(s, 5), true
 }

@@ -138,7 +138,7 @@ func (c *company) add(e *StepEstimate, took time.Duration, share float64) {
 	c.spread += a * (min(dy*dy, 1) - c.spread)
 }
 
-// leastSlowdown is the least that is believed: a step that some chance makes longer is
+// leastSlowdown is the least that is believed; less is taken for chance, which is 1: a step that some chance makes longer is
 // in company for a smaller share of it, as the others run out of work, and that looks
 // as if company made steps shorter.
 const leastSlowdown = 0.95
@@ -150,7 +150,11 @@ func (c *company) slowdown() float64 {
 		return 1
 	}
 	slope := c.with / c.variance
-	return max(leastSlowdown, min(1+slope/max(0.1, 1-slope*c.mean), 5))
+	s := 1 + slope/max(0.1, 1-slope*c.mean)
+	if s < leastSlowdown {
+		return 1
+	}
+	return min(s, 5)
 }
 
 // of returns the time of a step of this size, or of the nearest known one; 0 if
