@@ -138,9 +138,9 @@ func (c *company) add(e *StepEstimate, took time.Duration, share float64) {
 	c.spread += a * (min(dy*dy, 1) - c.spread)
 }
 
-// leastSlowdown is the least that is believed; less is taken for chance, which is 1: a step that some chance makes longer is
-// in company for a smaller share of it, as the others run out of work, and that looks
-// as if company made steps shorter.
+// leastSlowdown is the least that is believed. Less is taken for chance, and nothing
+// for known: a step that chance makes longer is in company for a smaller share of it,
+// as the others run out of work, and that looks as if company made steps shorter.
 const leastSlowdown = 0.95
 
 // slowdown is how many times as long a step takes in company; 1 where company
