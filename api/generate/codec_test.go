@@ -11,6 +11,7 @@ import (
 	"testing"
 	"testing/iotest"
 
+	"github.com/tokenrouter/tokenrouter/api/routing"
 	"github.com/tokenrouter/tokenrouter/api/sampling"
 )
 
@@ -222,6 +223,7 @@ func TestRequestRoundTrip(t *testing.T) {
 		{ID: 1, Deployment: "tiny", PromptIDs: []int32{0, 1}, Sampling: greedy, DefaultMaxTokens: true},
 		{ID: 1, Deployment: "tiny", Prompt: "x", Sampling: sampling.Params{TopP: 1, Logprobs: 1}, Echo: true, Session: "k", Salt: make([]byte, SaltBytes)},
 		{ID: 1, Deployment: "tiny", Prompt: "x", Sampling: sampling.Params{TopP: 1, MaxTokens: 1, StopIDs: []int32{7}}, IgnoreEOS: true},
+		{ID: 1, Deployment: "tiny", Prompt: "x", Sampling: greedy, Routing: &routing.Override{Policy: "me", Threshold: new(float64)}},
 		{ID: 2, Deployment: "tiny", Chat: true, TemplateArgs: []byte(`{"enable_thinking":false}`), Sampling: greedy,
 			Messages: []Message{{Role: "user", Content: ""}, {Role: "assistant", ContentNull: true, ToolCalls: []byte(`[{"id":"c1"}]`)}}, Tools: []byte(`[{"type":"function"}]`),
 			Resume: &Resume{PromptIDs: []int32{4}, Tokens: []Token{{ID: 5, Model: 1}}, Owner: 1, State: []byte{9}}},
@@ -252,6 +254,7 @@ func TestRequestRefused(t *testing.T) {
 		"null with text": func(r *Request) {
 			r.Prompt, r.Chat, r.Messages = "", true, []Message{{ContentNull: true, Content: "x"}}
 		},
+		"routing":           func(r *Request) { v := -1.0; r.Routing = &routing.Override{Threshold: &v} },
 		"template args":     func(r *Request) { r.TemplateArgs = []byte("{") },
 		"temperature":       func(r *Request) { r.Sampling.Temperature = float32(math.NaN()) },
 		"top_p":             func(r *Request) { r.Sampling.TopP = 2 },

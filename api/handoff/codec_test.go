@@ -13,6 +13,7 @@ import (
 	"testing"
 	"testing/iotest"
 
+	"github.com/tokenrouter/tokenrouter/api/routing"
 	"github.com/tokenrouter/tokenrouter/api/sampling"
 )
 
@@ -50,6 +51,12 @@ func frames() map[string]Frame {
 				LogitBias: []sampling.Bias{{ID: 3, Value: -100}, {ID: 700, Value: 1.5}}, MinTokens: 9, MaxTokens: 100, Logprobs: -1,
 			}},
 		},
+		"first-override": {
+			Kind: KindHandoff, Seq: 1, Request: 2, Epoch: 1, Hop: 1, To: 1,
+			Tokens: []Token{{ID: 5}},
+			First: &First{Deployment: "pair", PromptLen: 1, Entry: "small-0", Sampling: sampling.Params{MaxTokens: 100, Logprobs: -1},
+				Override: &routing.Override{Policy: "random", Threshold: at(0.25), MaxLargeShare: at(0)}},
+		},
 		"progress": {
 			Kind: KindProgress, Seq: 9, Request: 3, Epoch: 1, Hop: 2, From: 1,
 			Base: 12, Tokens: []Token{{ID: 8, Model: 1}}, Seen: []int32{12, 13}, State: []byte{9},
@@ -57,6 +64,54 @@ func frames() map[string]Frame {
 		"nack":    {Kind: KindNack, Seq: 10, Request: 4, Epoch: 1, Hop: 3, From: 1, Known: 55},
 		"release": {Kind: KindRelease, Seq: 11, Request: 5, Epoch: 1, Hop: 4, Done: DoneError, Code: CodeConflict},
 		"goodbye": {Kind: KindRelease, Done: DoneError, Code: "closing"},
+	}
+}
+
+func at(v float64) *float64 { return &v }
+
+// Every part of an override must travel, also ones that are added later, and a
+// frame that differs in one alone is another turn. Of an empty one nothing travels.
+func TestOverrideTravels(t *testing.T) {
+	full := frames()["first-override"]
+	o := reflect.ValueOf(full.First.Override).Elem()
+	for i := range o.NumField() {
+		name := o.Type().Field(i).Name
+		if o.Field(i).IsZero() {
+			t.Errorf("%s is not set by this test", name)
+		}
+		f, first, part := full, *full.First, *full.First.Override
+		f.First, first.Override = &first, &part
+		reflect.ValueOf(&part).Elem().Field(i).SetZero()
+		b, err := Append(nil, &f)
+		if err != nil {
+			t.Fatalf("without %s: %v", name, err)
+		}
+		var back Frame
+		if err := Decode(b, &back); err != nil {
+			t.Fatalf("without %s: %v", name, err)
+		}
+		if !back.First.Override.Equal(&part) || digest(&f) == digest(&full) {
+			t.Errorf("without %s: decoded %+v", name, back.First.Override)
+		}
+	}
+	f, first := full, *full.First
+	f.First, first.Override = &first, &routing.Override{}
+	empty, err := Append(nil, &f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.Override = nil
+	none, err := Append(nil, &f)
+	if err != nil || !bytes.Equal(empty, none) {
+		t.Errorf("an empty override travels: %v", err)
+	}
+	for name, bad := range map[string]*routing.Override{
+		"a share above 1": {MaxLargeShare: at(2)}, "a negative threshold": {Threshold: at(-1)}, "no text": {Policy: "a\x00"},
+	} {
+		first.Override = bad
+		if _, err := Append(nil, &f); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
