@@ -11,14 +11,17 @@ import (
 // beats is the leader's memory of heartbeats. Ages are by the monotonic clock.
 type beats struct {
 	mu sync.Mutex
-	// from is when this node began to lead: nobody was silent before.
-	from time.Time
-	at   map[string]heartbeat
+	at map[string]heartbeat
 }
 
+// heartbeat is what is known of one node.
 type heartbeat struct {
-	at   time.Time
-	beat cluster.Beat
+	// at is when the node was heard, or when this leader first knew of its start.
+	at    time.Time
+	heard bool
+	// incarnation is that of the node in the state, 0 before this leader has looked.
+	incarnation uint64
+	beat        cluster.Beat
 }
 
 // maxBeats bounds the nodes that are remembered.
@@ -27,10 +30,9 @@ const maxBeats = 4096
 func newBeats() *beats { return &beats{at: map[string]heartbeat{}} }
 
 // reset begins a reign.
-func (b *beats) reset(now time.Time) {
+func (b *beats) reset() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.from = now
 	clear(b.at)
 }
 
@@ -38,10 +40,12 @@ func (b *beats) reset(now time.Time) {
 func (b *beats) note(now time.Time, beat cluster.Beat) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if _, known := b.at[beat.Node]; !known && len(b.at) >= maxBeats {
+	h, known := b.at[beat.Node]
+	if !known && len(b.at) >= maxBeats {
 		return
 	}
-	b.at[beat.Node] = heartbeat{now, beat}
+	h.at, h.heard, h.beat = now, true, beat
+	b.at[beat.Node] = h
 }
 
 // forgive takes a time off everybody's silence: this process was late itself, and
@@ -49,31 +53,34 @@ func (b *beats) note(now time.Time, beat cluster.Beat) {
 func (b *beats) forgive(late time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.from = b.from.Add(late)
 	for node, h := range b.at {
 		h.at = h.at.Add(late)
 		b.at[node] = h
 	}
 }
 
-// silence is how long a node was not heard, and whether it was heard at all.
-func (b *beats) silence(now time.Time, node string) (time.Duration, bool) {
+// silence is how long a node was not heard, and whether it was heard at all. It counts
+// from the first look at this start of the node: nobody was silent before.
+func (b *beats) silence(now time.Time, node string, incarnation uint64) (time.Duration, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	h, ok := b.at[node]
-	last := b.from
-	if ok && h.at.After(last) {
-		last = h.at
+	if h.incarnation != incarnation && (ok || len(b.at) < maxBeats) {
+		h.incarnation = incarnation
+		if !h.heard || h.at.Before(now) {
+			h.at = now
+		}
+		b.at[node] = h
 	}
-	return max(0, now.Sub(last)), ok
+	return max(0, now.Sub(h.at)), h.heard
 }
 
 // last is a node's last heartbeat.
 func (b *beats) last(node string) (cluster.Beat, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	h, ok := b.at[node]
-	return h.beat, ok
+	h := b.at[node]
+	return h.beat, h.heard
 }
 
 // all is what was last heard of each node.
@@ -82,7 +89,9 @@ func (b *beats) all(now time.Time) map[string]cluster.NodeLoad {
 	defer b.mu.Unlock()
 	out := make(map[string]cluster.NodeLoad, len(b.at))
 	for node, h := range maps.All(b.at) {
-		out[node] = cluster.NodeLoad{Age: max(0, now.Sub(h.at)), Beat: h.beat}
+		if h.heard {
+			out[node] = cluster.NodeLoad{Age: max(0, now.Sub(h.at)), Beat: h.beat}
+		}
 	}
 	return out
 }

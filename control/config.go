@@ -93,6 +93,11 @@ func (c *Config) fill() error {
 			*d.time = d.value
 		}
 	}
+	// Followers hear from the leader every tenth to fifth of Heartbeat.
+	if c.Lease > c.Heartbeat || c.Lease < c.Heartbeat/3 || c.Election < c.Heartbeat {
+		return fmt.Errorf("control: with a heartbeat of %s the lease must be a third to the whole of it, and the election not shorter; they are %s and %s",
+			c.Heartbeat, c.Lease, c.Election)
+	}
 	if c.SnapshotEntries == 0 {
 		c.SnapshotEntries = 2048
 	}

@@ -184,28 +184,36 @@ func TestRatesAsk(t *testing.T) {
 func TestBeats(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	b := newBeats()
-	b.reset(now)
+	incarnation := uint64(1)
 	silent := func(node string, want time.Duration, heard bool) {
 		t.Helper()
-		if got, ok := b.silence(now, node); got != want || ok != heard {
+		if got, ok := b.silence(now, node, incarnation); got != want || ok != heard {
 			t.Errorf("%s is silent for %s, heard %v; want %s, %v", node, got, ok, want, heard)
 		}
 	}
+	silent("a", 0, false) // nobody was silent before the first look
 	now = now.Add(time.Second)
-	silent("a", time.Second, false) // nobody was silent before the reign
+	silent("a", time.Second, false)
 	b.note(now, cluster.Beat{Node: "a", Index: 7})
 	now = now.Add(3 * time.Second)
 	silent("a", 3*time.Second, true)
+	silent("b", 0, false)
 	b.forgive(2 * time.Second)
 	silent("a", time.Second, true)
-	silent("b", 2*time.Second, false)
 	if beat, ok := b.last("a"); !ok || beat.Index != 7 {
 		t.Errorf("last %v %v", beat, ok)
+	}
+	if beat, ok := b.last("b"); ok {
+		t.Errorf("last %v of a node that was not heard", beat)
 	}
 	if all := b.all(now); len(all) != 1 || all["a"].Age != time.Second {
 		t.Errorf("all %v", all)
 	}
-	b.reset(now)
+	incarnation = 2
+	silent("a", 0, true) // a start
+	now = now.Add(time.Second)
+	silent("a", time.Second, true)
+	b.reset()
 	silent("a", 0, false)
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/control/client"
+	"github.com/tokenrouter/tokenrouter/control/planner"
 	"github.com/tokenrouter/tokenrouter/control/state"
 )
 
@@ -46,7 +47,7 @@ func (n *Node) govern(ctx context.Context) error {
 // reconcile works until the reign ends. What fails is tried again with the next tick.
 func (n *Node) reconcile(ctx context.Context) {
 	now := time.Now()
-	n.heard.reset(now)
+	n.heard.reset()
 	n.rates.reset(now)
 	r := n.raft.Load()
 	if r == nil {
@@ -105,7 +106,7 @@ func (n *Node) begin(_ context.Context, _ time.Time) error {
 func (n *Node) losses(_ context.Context, now time.Time) error {
 	var errs []error
 	for id, node := range n.State().AllNodes() {
-		silence, heard := n.heard.silence(now, id)
+		silence, heard := n.heard.silence(now, id, node.Incarnation)
 		lost := silence >= n.cfg.LostAfter || silence >= n.cfg.SuspectAfter && n.cfg.Dead(id)
 		switch {
 		case id == n.cfg.Self.ID:
@@ -179,7 +180,7 @@ func (n *Node) promote(r *raft.Raft, server raft.Server, node cluster.Node, now 
 	ready := false
 	if !voter {
 		lag := n.lag(node.ID)
-		silence, heard := n.heard.silence(now, node.ID)
+		silence, heard := n.heard.silence(now, node.ID, node.Incarnation)
 		ready = heard && silence < fresh && lag >= 0 && lag <= caughtUp
 	}
 	switch {
@@ -207,11 +208,16 @@ func (n *Node) dismiss(r *raft.Raft, id string) error {
 
 // place decides what runs where.
 func (n *Node) place(_ context.Context, now time.Time) error {
-	plan := plan(n.State(), now)
+	plan := planner.Plan(n.State(), now)
 	if plan == nil {
 		return nil
 	}
-	return n.command(cluster.KindPlace, "", *plan)
+	// A conflict says that the state has changed meanwhile; the next round plans anew.
+	err := n.command(cluster.KindPlace, "", *plan)
+	if err == nil {
+		n.log.Info("placements changed", "put", len(plan.Put), "drained", len(plan.Drain), "deleted", len(plan.Delete), "deployments", len(plan.Deployments))
+	}
+	return err
 }
 
 func errNoVoter(node string) error {

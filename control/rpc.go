@@ -314,8 +314,13 @@ func (n *Node) beat(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		attempt, cancel := context.WithTimeout(ctx, n.cfg.Patience)
-		// What fails is repeated with the next tick; a leader is told of by its silence.
-		_, _ = n.hear(attempt, nil, cluster.Beat{Node: n.cfg.Self.ID, Index: n.State().Index})
+		own := cluster.Beat{Node: n.cfg.Self.ID, Index: n.State().Index}
+		// What fails is repeated with the next tick.
+		if leader, _ := n.Leader(); leader == "" && len(n.State().Nodes) == 0 {
+			_, _ = n.contacts.Heartbeat(attempt, own) // the consensus does not know of this node yet
+		} else {
+			_, _ = n.hear(attempt, nil, own)
+		}
 		cancel()
 		select {
 		case <-ticker.C:

@@ -19,7 +19,9 @@ import (
 // What a control node's certificate lets in may still be garbage. The connection
 // goes, the memory comes back, the leader stays.
 func TestHostileRaft(t *testing.T) {
-	c := controltest.New(t, 3, func(cfg *control.Config) { cfg.Heartbeat, cfg.Election = 2*time.Second, 2*time.Second })
+	c := controltest.New(t, 3, func(cfg *control.Config) {
+		cfg.Heartbeat, cfg.Election, cfg.Lease = time.Second, time.Second, time.Second
+	})
 	leader := c.Leader()
 	term := leader.Status().Term
 	credentials := c.Credentials(cluster.Control, "c9", nil)
