@@ -24,7 +24,7 @@ func (w *world) aheadCounts() (used, wasted uint64) {
 // slot, pools for few requests, in random orders of steps and deliveries.
 func TestAheadChangesNothing(t *testing.T) {
 	const requests = 10
-	seeds := uint64(12)
+	seeds := uint64(6)
 	if testing.Short() {
 		seeds = 3
 	}

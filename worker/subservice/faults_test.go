@@ -376,7 +376,7 @@ func (w *world) play(requests int) {
 // models and log-probabilities of an undisturbed run, and nothing of it is left.
 func TestFaultsChangeNothing(t *testing.T) {
 	const requests = 6
-	seeds := 40
+	seeds := 16
 	if testing.Short() {
 		seeds = 5
 	}
