@@ -16,7 +16,6 @@ import (
 	"github.com/tokenrouter/tokenrouter/internal/floor"
 	"github.com/tokenrouter/tokenrouter/internal/node"
 	"github.com/tokenrouter/tokenrouter/models"
-	"github.com/tokenrouter/tokenrouter/worker/schedule"
 )
 
 // writeJSONLine prints a value as one line.
@@ -87,22 +86,15 @@ func (c *sweepCmd) measureRow(ctx context.Context, problems []problem, n int) ([
 	return points, nil
 }
 
-// pooled is what the runs under the given rules have measured together; none means all.
-func pooled(points []*sweepPoint, rules ...schedule.Rule) *engine.Group {
-	var runs []*engine.Group
-	for _, point := range points {
-		if len(rules) == 0 || slices.Contains(rules, point.rule) {
-			runs = append(runs, point.group)
-		}
-	}
-	return engine.Pool(runs)
-}
-
 // expect adds to measured points what was to be expected. All of it is from what the
 // runs have measured together, but for the way of a hand-off, which is that under the
-// point's rule: the busier the models keep the processor, the longer it takes.
+// point's own setting: the busier the models keep the processor, the longer it takes.
 func (c *sweepCmd) expect(ctx context.Context, points []*sweepPoint, n int) error {
-	seen := pooled(points)
+	var runs []*engine.Group
+	for _, point := range points {
+		runs = append(runs, point.group)
+	}
+	seen := engine.Pool(runs)
 	in, known := seen.Input(n, leastRouted)
 	virtual, _ := seen.Virtual(n, leastRouted)
 	bare, timed := seen.Floor(n)
@@ -120,7 +112,7 @@ func (c *sweepCmd) expect(ctx context.Context, points []*sweepPoint, n int) erro
 			return err
 		}
 		requests, cfg := max(4*n, virtualTokens/c.Tokens), *virtual
-		if way, ok := pooled(points, point.rule).Transit(); ok {
+		if way, ok := point.group.Transit(); ok {
 			cfg.Transit = way
 		}
 		v, err := engine.PredictVirtual(cfg, point.rule, point.B, c.Tokens, requests)
