@@ -76,7 +76,9 @@ func (c *Credentials) Replace(certificate, key []byte, cas [][]byte) error {
 		// A joiner holds the CA against its token, so it must be shown.
 		own.Certificate = append(own.Certificate, ca.Raw)
 	}
-	c.name = name
+	if c.name == (Name{}) { // NewCredentials calls; later others read it
+		c.name = name
+	}
 	c.current.Store(&credentials{own, roots})
 	return nil
 }

@@ -1,0 +1,37 @@
+package operator
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/tokenrouter/tokenrouter/api/cluster"
+)
+
+// PathKeys is where API keys are made, besides the paths of package api/cluster.
+const PathKeys = "/v1/operator/keys"
+
+// KeyRequest asks for a new API key. Its fields are those of cluster.Key.
+type KeyRequest struct {
+	Name              string    `json:"name,omitempty"`
+	Expires           time.Time `json:"expires,omitzero"`
+	Models            []string  `json:"models,omitempty"`
+	Policies          []string  `json:"policies,omitempty"`
+	RequestsPerMinute int64     `json:"requests_per_minute,omitempty"`
+	TokensPerMinute   int64     `json:"tokens_per_minute,omitempty"`
+	Concurrency       int       `json:"concurrency,omitempty"`
+}
+
+// NewKey is a key that was made. Its text is nowhere else.
+type NewKey struct {
+	Text string      `json:"key"`
+	Key  cluster.Key `json:"object"`
+}
+
+// String leaves the secret out.
+func (k NewKey) String() string { return "API key " + k.Key.ID }
+
+// LogValue leaves the secret out.
+func (k NewKey) LogValue() slog.Value { return slog.StringValue(k.String()) }
+
+// GoString leaves the secret out.
+func (k NewKey) GoString() string { return k.String() }
