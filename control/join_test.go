@@ -44,6 +44,7 @@ func joiner(role cluster.Role, id string) client.Joiner {
 // Each role gets a certificate in its name, and the secrets that it needs and no
 // others.
 func TestJoin(t *testing.T) {
+	t.Parallel()
 	c := controltest.New(t, 3, nil)
 	for _, test := range []struct {
 		role                      cluster.Role
@@ -89,6 +90,7 @@ func TestJoin(t *testing.T) {
 
 // Refusals name their reason, each its own.
 func TestJoinRefusals(t *testing.T) {
+	t.Parallel()
 	c := controltest.New(t, 1, nil)
 	c.Propose(c.Leader(), cluster.KindPutNode, node("taken", cluster.Worker))
 	unknown, err := identity.NewJoinToken(identity.PublicKeyHash(c.Authority.Certificate))
@@ -143,6 +145,7 @@ func TestJoinRefusals(t *testing.T) {
 // A token with one use admits one of those who come at the same time, whichever
 // control nodes they ask; and that one may ask again.
 func TestJoinOnce(t *testing.T) {
+	t.Parallel()
 	c := controltest.New(t, 3, nil)
 	once := token(t, c, cluster.Worker, 1, time.Hour)
 	c.Await("the token", func(s *state.State) bool { _, ok := s.Token(once.ID); return ok })
@@ -226,6 +229,7 @@ func (b *buffer) String() string {
 
 // Bad messages are refused shortly, and no secret gets into a log, whatever comes.
 func TestJoinMessages(t *testing.T) {
+	t.Parallel()
 	log := new(buffer)
 	c := controltest.New(t, 1, func(cfg *control.Config) {
 		cfg.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))

@@ -37,6 +37,7 @@ func encoded(t *testing.T, v any) string {
 // One cluster goes through its life: begin, grow to three, change on a follower, lose
 // its leader, restart from disk, lose its majority.
 func TestLife(t *testing.T) {
+	t.Parallel()
 	c := controltest.New(t, 3, nil)
 	if own, ok := c.Leader().State().Cluster(); !ok || own.ID != controltest.ID {
 		t.Fatalf("cluster %v %v", own, ok)
@@ -111,6 +112,7 @@ func TestLife(t *testing.T) {
 
 // The whole cluster stops and starts again, with the same state.
 func TestRestart(t *testing.T) {
+	t.Parallel()
 	c := controltest.New(t, 1, func(cfg *control.Config) { cfg.SnapshotEntries = 8 })
 	n := c.Leader()
 	for range 20 {

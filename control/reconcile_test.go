@@ -25,6 +25,7 @@ func pinned(id string, models ...string) cluster.Node {
 // Workers that join with models get their replicas, the pair its deployment, and
 // operators and losses are followed, across a change of leader.
 func TestReconcile(t *testing.T) {
+	t.Parallel()
 	c := controltest.New(t, 3, func(cfg *control.Config) { cfg.LostAfter, cfg.SuspectAfter = time.Second, time.Second })
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 4)
@@ -85,6 +86,7 @@ func TestReconcile(t *testing.T) {
 
 // The gossip alone makes no node lost; with silence it is quicker.
 func TestGossipIsAHint(t *testing.T) {
+	t.Parallel()
 	var dead atomic.Bool
 	c := controltest.New(t, 1, func(cfg *control.Config) {
 		cfg.Dead = func(string) bool { return dead.Load() }
@@ -115,6 +117,7 @@ func TestGossipIsAHint(t *testing.T) {
 
 // Control nodes come, move, hand over and go without a stop of the others.
 func TestMembers(t *testing.T) {
+	t.Parallel()
 	c := controltest.New(t, 1, nil)
 	first := c.Leader()
 	c.Start("c2")
@@ -164,6 +167,7 @@ func TestMembers(t *testing.T) {
 // A node that is cut off and comes back does not depose the leader, and one with the
 // minority of the votes does nothing on its own.
 func TestCutOff(t *testing.T) {
+	t.Parallel()
 	c := controltest.New(t, 3, nil)
 	leader := c.Leader()
 	follower := c.Follower()

@@ -33,6 +33,7 @@ func node(id string, role cluster.Role) cluster.Node {
 
 // Every role may give its own commands, and no others.
 func TestWhoMayPropose(t *testing.T) {
+	t.Parallel()
 	c := controltest.New(t, 1, nil)
 	yes, no := true, false
 	c.Propose(c.Leader(), cluster.KindPutNode, node("w2", cluster.Worker))
@@ -72,6 +73,7 @@ func TestWhoMayPropose(t *testing.T) {
 
 // Every call is refused to those who have no business with it.
 func TestWhoMayCall(t *testing.T) {
+	t.Parallel()
 	c := controltest.New(t, 1, nil)
 	c.Propose(c.Leader(), cluster.KindPutNode, node("gone", cluster.Worker))
 	c.Propose(c.Leader(), cluster.KindRemoveNode, cluster.Name{Name: "gone"})
@@ -115,6 +117,7 @@ func TestWhoMayCall(t *testing.T) {
 
 // Nobody gets as far as a call, on any protocol, without a good certificate.
 func TestIdentitiesAndProtocols(t *testing.T) {
+	t.Parallel()
 	c := controltest.New(t, 1, nil)
 	c.Propose(c.Leader(), cluster.KindPutNode, node("gone", cluster.Worker))
 	c.Propose(c.Leader(), cluster.KindRemoveNode, cluster.Name{Name: "gone"})
@@ -198,6 +201,7 @@ func reaches(t *testing.T, addr, protocol string, certificate *tls.Certificate) 
 
 // What cannot be read, or is too long, is refused with a reason.
 func TestBadCalls(t *testing.T) {
+	t.Parallel()
 	c := controltest.New(t, 1, nil)
 	p := client.NewPeers(c.Credentials(cluster.Admin, "a", nil), nil, nil)
 	defer func() { _ = p.Close() }()
@@ -220,6 +224,7 @@ func TestBadCalls(t *testing.T) {
 
 // A call that comes without TLS is nobody's.
 func TestCallWithoutTLS(t *testing.T) {
+	t.Parallel()
 	c := controltest.New(t, 1, nil)
 	w := &recorder{header: http.Header{}}
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://x"+cluster.PathStatus, bytes.NewReader([]byte("{}")))
@@ -243,6 +248,7 @@ func (r *recorder) WriteHeader(s int)   { r.status = s }
 
 // A certificate is renewed for the caller's own name, and the old connections go.
 func TestRenew(t *testing.T) {
+	t.Parallel()
 	c := controltest.New(t, 1, nil)
 	credentials := c.Credentials(cluster.Worker, "w1", nil)
 	w, err := client.New(client.Config{Credentials: credentials, Control: c.Addrs()})
@@ -269,6 +275,7 @@ func TestRenew(t *testing.T) {
 
 // A removed node is cut off: its calls, its watch, its connections.
 func TestRemoved(t *testing.T) {
+	t.Parallel()
 	c := controltest.New(t, 1, nil)
 	w := c.Client(cluster.Worker, "w1")
 	if _, err := w.Propose(t.Context(), command(t, cluster.KindPutNode, node("w1", cluster.Worker))); err != nil {
@@ -290,6 +297,7 @@ func TestRemoved(t *testing.T) {
 
 // Backups come back as they were, are checked, and belong to one cluster.
 func TestBackup(t *testing.T) {
+	t.Parallel()
 	c := controltest.New(t, 3, nil)
 	admin := c.Client(cluster.Admin, "a")
 	c.Propose(c.Leader(), cluster.KindPutDeployment, deployment("kept"))
@@ -334,6 +342,7 @@ func TestBackup(t *testing.T) {
 
 // Nothing is said to those who do not speak TLS.
 func TestPlainHTTPIsRefused(t *testing.T) {
+	t.Parallel()
 	c := controltest.New(t, 1, nil)
 	conn, err := net.Dial("tcp", c.Leader().Addr)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 // goes, the memory comes back, the leader stays.
 func TestHostileRaft(t *testing.T) {
 	c := controltest.New(t, 3, func(cfg *control.Config) {
-		cfg.Heartbeat, cfg.Election, cfg.Lease = time.Second, time.Second, time.Second
+		cfg.Heartbeat, cfg.Election, cfg.Lease = 600*time.Millisecond, 600*time.Millisecond, 600*time.Millisecond
 	})
 	leader := c.Leader()
 	term := leader.Status().Term

@@ -25,6 +25,7 @@ func tables(t *testing.T, s *state.State, role cluster.Role) string {
 // A watch from any control node gives the same state, through restarts and changes of
 // leader.
 func TestWatch(t *testing.T) {
+	t.Parallel()
 	c := controltest.New(t, 3, nil)
 	type watch struct {
 		*client.Client

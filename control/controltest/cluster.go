@@ -42,6 +42,8 @@ type Cluster struct {
 
 	dir   string
 	nodes []*Node
+	// heartbeat is short for a cluster that begins alone.
+	heartbeat time.Duration
 }
 
 // Node is one control node.
@@ -73,6 +75,10 @@ func New(tb testing.TB, n int, change func(*control.Config)) *Cluster {
 	c := &Cluster{
 		TB: tb, Authority: a, CA: ca, dir: tb.TempDir(), Change: change,
 		GossipKey: []byte("0123456789abcdef0123456789abcdef"), Pepper: []byte("the-pepper-of-the-test-cluster-.."),
+	}
+	c.heartbeat = 300 * time.Millisecond
+	if n == 1 {
+		c.heartbeat /= 2
 	}
 	tb.Cleanup(c.close)
 	for i := range n {
@@ -175,7 +181,7 @@ func (c *Cluster) Start(id string) *Node {
 		Raft:        mux.Listener(identity.ProtocolRaft),
 		Credentials: credentials, Authority: c.Authority, GossipKey: c.GossipKey, Pepper: c.Pepper,
 		Contacts: c.Addrs(), View: view, Dial: n.net.dial,
-		Heartbeat: 300 * time.Millisecond, Election: 300 * time.Millisecond, Lease: 200 * time.Millisecond,
+		Heartbeat: c.heartbeat, Election: c.heartbeat, Lease: c.heartbeat * 2 / 3,
 		NoSync: true, Log: slog.New(slog.DiscardHandler),
 	}
 	if len(c.nodes) == 0 {
