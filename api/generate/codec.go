@@ -20,12 +20,15 @@ const (
 	tokenFlags = 1<<iota - 1
 )
 
+// versionFollows is added to the number of models of EventAdmitted.
+const versionFollows = 0x80
+
 // AppendEvent appends the encoding of e (without a length prefix) to dst. All
 // numbers are little-endian; floats travel as their bits; strings and lists
 // carry their length first:
 //
 //	event    = kind u8, epoch u32, body
-//	admitted = ids (u32 n, n × i32), replica str16, models (u8 n, n × str16)
+//	admitted = ids (u32 n, n × i32), replica str16, models (u8 n, 128 more if a version follows; n × str16), [version u64, not 0]
 //	tokens   = base i32, cached i32, turn u8, owner u8, state (u8 n, bytes), u32 n, n × token
 //	prompt   = base i32, cached i32, u32 n, n × token
 //	token    = id i32, model u8, flags u8, [text str16],
@@ -120,9 +123,16 @@ func (a *appender) admitted(e *Event) {
 		a.i32(id)
 	}
 	a.str(e.Replica, MaxName)
-	a.u8(uint8(len(e.Models)))
+	n := uint8(len(e.Models))
+	if e.Version != 0 {
+		n |= versionFollows
+	}
+	a.u8(n)
 	for _, m := range e.Models {
 		a.str(m, MaxName)
+	}
+	if e.Version != 0 {
+		a.b = binary.LittleEndian.AppendUint64(a.b, e.Version)
 	}
 }
 

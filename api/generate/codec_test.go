@@ -32,6 +32,7 @@ func samples() []*Event {
 		{Kind: EventError, Epoch: 3, Err: &Error{Code: CodeUnavailable, Message: "no collaborator", Param: "model", Retryable: true}},
 		{Kind: EventPrompt, Epoch: 4, Base: 2, Cached: 1, Tokens: []TokenEvent{{ID: 5, Text: "é"}, {ID: 6, Logprob: -1.5}}},
 		{Kind: EventAlive, Epoch: 4},
+		{Kind: EventAdmitted, Epoch: 1, PromptIDs: []int32{1}, Models: []string{"s"}, Version: 1<<63 + 5},
 	}
 }
 
@@ -84,6 +85,7 @@ func TestEventGolden(t *testing.T) {
 		"05" + "04000000" + "02000000" + "01000000" + "02000000" +
 			"05000000" + "00" + "01" + "0200" + "c3a9" + "06000000" + "00" + "02" + "0000" + "0000c0bf" + "00",
 		"06" + "04000000",
+		"01" + "01000000" + "01000000" + "01000000" + "0000" + "81" + "0100" + "73" + "0500000000000080",
 	}
 	for i, e := range samples() {
 		b, err := AppendEvent(nil, e)

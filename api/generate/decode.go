@@ -141,8 +141,18 @@ func (d *decoder) admitted(e *Event) {
 		e.PromptIDs = append(e.PromptIDs, int32(binary.LittleEndian.Uint32(ids)))
 	}
 	e.Replica = d.str(MaxName)
-	for range d.count(int(d.u8()), MaxModels, 2) {
+	models := d.u8()
+	for range d.count(int(models&^versionFollows), MaxModels, 2) {
 		e.Models = append(e.Models, d.str(MaxName))
+	}
+	if models&versionFollows == 0 {
+		return
+	}
+	if b := d.take(8); b != nil {
+		e.Version = binary.LittleEndian.Uint64(b)
+	}
+	if e.Version == 0 {
+		d.fail("version")
 	}
 }
 

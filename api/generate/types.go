@@ -36,6 +36,8 @@ type Resume struct {
 	// Owner is the model that has the turn; State the policy's state, as last reported.
 	Owner uint8  `json:"owner"`
 	State []byte `json:"state,omitempty"`
+	// Version is the deployment's that the first entry has named (Event.Version).
+	Version uint64 `json:"version,omitempty"`
 }
 
 // Request asks an entry sub-service for one answer. Exactly one of Messages,
@@ -143,6 +145,9 @@ type Event struct {
 	PromptIDs []int32
 	Replica   string
 	Models    []string // served names by model index
+	// Version names the deployment's policy and settings that the request has begun
+	// with and keeps when it moves; 0 for none.
+	Version uint64
 
 	// Tokens: Base is the index of Tokens[0] in the answer (0 = first answer
 	// token), or in the prompt for EventPrompt. Of a prompt's tokens Model means

@@ -22,6 +22,9 @@ const (
 	// flagOverride says that a First ends with an Override. Peers that do not know
 	// it refuse the frame.
 	flagOverride
+	// flagVersion says that a First has a Version behind that. Peers that do not know
+	// it refuse the frame.
+	flagVersion
 )
 
 // Parts of an encoded Override.
@@ -33,7 +36,7 @@ const (
 
 // Flags that a kind may carry.
 const (
-	handoffFlags  = flagDone | flagSeen | flagState | flagBlob | flagFirst | flagLogprobs | flagOverride
+	handoffFlags  = flagDone | flagSeen | flagState | flagBlob | flagFirst | flagLogprobs | flagOverride | flagVersion
 	progressFlags = flagSeen | flagState | flagLogprobs
 )
 
@@ -121,6 +124,9 @@ func appendTurn(dst []byte, f *Frame) []byte {
 	}
 	if f.First != nil && !f.First.Override.Empty() {
 		dst = appendOverride(dst, f.First.Override)
+	}
+	if f.First != nil && f.First.Version != 0 {
+		dst = binary.LittleEndian.AppendUint64(dst, f.First.Version)
 	}
 	for i := range f.Logprobs {
 		dst = appendLogprob(dst, &f.Logprobs[i])
@@ -211,6 +217,9 @@ func flagsOf(f *Frame) byte {
 		b |= flagFirst
 		if !f.First.Override.Empty() {
 			b |= flagOverride
+		}
+		if f.First.Version != 0 {
+			b |= flagVersion
 		}
 	}
 	if len(f.Logprobs) > 0 {
@@ -360,13 +369,16 @@ func decodeSections(r *cursor, f *Frame, flags byte) error {
 			return err
 		}
 	}
+	if flags&(flagOverride|flagVersion) != 0 && f.First == nil {
+		return fmt.Errorf("%w: flags %#02x", ErrMalformed, flags)
+	}
 	if flags&flagOverride != 0 {
-		if f.First == nil {
-			return fmt.Errorf("%w: flags %#02x", ErrMalformed, flags)
-		}
 		if err := decodeOverride(r, f.First); err != nil {
 			return err
 		}
+	}
+	if flags&flagVersion != 0 {
+		f.First.Version = r.u64()
 	}
 	if flags&flagLogprobs != 0 {
 		return decodeLogprobs(r, f)

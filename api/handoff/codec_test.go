@@ -57,6 +57,12 @@ func frames() map[string]Frame {
 			First: &First{Deployment: "pair", PromptLen: 1, Entry: "small-0", Sampling: sampling.Params{MaxTokens: 100, Logprobs: -1},
 				Override: &routing.Override{Policy: "random", Threshold: at(0.25), MaxLargeShare: at(0)}},
 		},
+		"first-version": {
+			Kind: KindHandoff, Seq: 1, Request: 2, Epoch: 1, Hop: 1, To: 1,
+			Tokens: []Token{{ID: 5}},
+			First: &First{Deployment: "pair", PromptLen: 1, Entry: "small-0", Sampling: sampling.Params{MaxTokens: 100, Logprobs: -1},
+				Override: &routing.Override{Policy: "random"}, Version: 0x0123456789abcdef},
+		},
 		"progress": {
 			Kind: KindProgress, Seq: 9, Request: 3, Epoch: 1, Hop: 2, From: 1,
 			Base: 12, Tokens: []Token{{ID: 8, Model: 1}}, Seen: []int32{12, 13}, State: []byte{9},
@@ -304,8 +310,8 @@ func TestRefuse(t *testing.T) {
 		"biases unsorted":   {first(func(x *First) { x.Sampling.LogitBias = []sampling.Bias{{ID: 2}, {ID: 1}} }), ErrMalformed},
 		"stop ids":          {first(func(x *First) { x.Sampling.StopIDs = make([]int32, 65) }), ErrTooLarge},
 		"stop id below 0":   {first(func(x *First) { x.Sampling.StopIDs = []int32{-1} }), ErrMalformed},
-		"deployment":        {first(func(x *First) { x.Deployment = strings.Repeat("x", 65) }), ErrTooLarge},
-		"entry":             {first(func(x *First) { x.Entry = strings.Repeat("x", 65) }), ErrTooLarge},
+		"deployment":        {first(func(x *First) { x.Deployment = strings.Repeat("x", MaxName+1) }), ErrTooLarge},
+		"entry":             {first(func(x *First) { x.Entry = strings.Repeat("x", MaxName+1) }), ErrTooLarge},
 		"deployment line":   {first(func(x *First) { x.Deployment = "a\nb" }), ErrMalformed},
 		"nack below 0":      {Frame{Kind: KindNack, Known: -1}, ErrMalformed},
 		"nack with tokens":  {Frame{Kind: KindNack, Tokens: make([]Token, 1)}, ErrMalformed},

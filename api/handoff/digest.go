@@ -46,6 +46,9 @@ func digest(f *Frame) uint64 {
 			h.word(1).word(math.Float64bits(*v))
 		}
 	}
+	if x := f.First; x != nil && x.Version != 0 {
+		h.word(x.Version)
+	}
 	for i := range f.Logprobs {
 		l := &f.Logprobs[i]
 		h.word(uint64(math.Float32bits(l.Logprob))<<32 | uint64(len(l.Top)))

@@ -94,6 +94,9 @@
 //	                presence penalty; i32 min tokens;
 //	                u16 n, at most MaxBiases;
 //	                n × (i32 id, f32 bias), ids ascending
+//	0x40  override  str policy; u8 parts: 1 threshold, 2 share; (Handoff with first)
+//	                f64 for each part
+//	0x80  version   u64, not 0                                  (Handoff with first)
 //	0x20  logprobs  count × (f32, u8 n, at most MaxLogprobs,    (both)
 //	                n × (i32 id, f32))
 //

@@ -35,7 +35,7 @@ const (
 	MaxTokens    = 1 << 17 // ids in one frame
 	MaxState     = 64      // policy state, bytes
 	MaxBlob      = 4096    // bytes
-	MaxName      = 64      // deployment and replica names, bytes
+	MaxName      = 128     // deployment and replica names, bytes
 	MaxModels    = 16      // models of a deployment
 	MaxFrameSize = 4 << 20 // one encoded frame, bytes
 )
@@ -88,6 +88,10 @@ type First struct {
 	Sampling sampling.Params
 	// Override is what the request says about its routing; nil for nothing.
 	Override *routing.Override
+	// Version names the deployment's policy and settings that the request began
+	// with; 0 for none. Equal versions of one deployment route alike. Who does not know
+	// it takes the newest.
+	Version uint64
 }
 
 // Frame is one message of the peer protocol. Which fields count depends on

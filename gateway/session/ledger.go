@@ -41,6 +41,8 @@ type ledger struct {
 	tokens []generate.Token
 	owner  uint8
 	state  []byte
+	// version is the deployment's that the request has begun with.
+	version uint64
 }
 
 // begin starts the next epoch and returns its number. Whatever an older stream
@@ -63,6 +65,7 @@ func (l *ledger) resume() *generate.Resume {
 		Tokens:    slices.Clip(l.tokens),
 		Owner:     l.owner,
 		State:     slices.Clone(l.state),
+		Version:   l.version,
 	}
 }
 
@@ -85,6 +88,7 @@ func (l *ledger) admit(e *generate.Event) error {
 	}
 	if l.prompt == nil {
 		l.prompt = slices.Clone(e.PromptIDs)
+		l.version = e.Version
 	}
 	l.admitted = true
 	return nil

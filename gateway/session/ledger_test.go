@@ -23,8 +23,11 @@ func admitted(t *testing.T, ids ...int32) *ledger {
 	t.Helper()
 	l := &ledger{limit: 8, models: 2, vocab: 100}
 	l.begin()
-	if err := l.admit(&generate.Event{Kind: generate.EventAdmitted, Epoch: 1, PromptIDs: []int32{1, 2}}); err != nil {
+	if err := l.admit(&generate.Event{Kind: generate.EventAdmitted, Epoch: 1, PromptIDs: []int32{1, 2}, Version: 9}); err != nil {
 		t.Fatal(err)
+	}
+	if v := l.resume().Version; v != 9 {
+		t.Fatalf("it resumes with version %d", v)
 	}
 	if _, err := l.accept(&generate.Event{Kind: generate.EventTokens, Epoch: 1, Tokens: tokenEvents(ids...), Turn: true, Owner: 1, State: []byte{7}}); err != nil {
 		t.Fatal(err)
