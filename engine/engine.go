@@ -224,12 +224,16 @@ func (e *Engine) addReplicas() error {
 			group = append(group, e.model(name))
 			names = append(names, e.model(name).names())
 		}
-		notes, err := checkPair(d.Name, group)
+		notes, err := checkPair(d.Name, group, d.SpecialMap)
 		if err != nil {
 			return err
 		}
 		for _, n := range notes {
 			e.log.Warn("models differ", "deployment", d.Name, "difference", n)
+		}
+		maps, lacking, err := idMaps(&d, group)
+		if err != nil {
+			return err
 		}
 		routes, err := e.routes(d, group)
 		if err != nil {
@@ -242,11 +246,19 @@ func (e *Engine) addReplicas() error {
 					policy, others := routes.policy(policies.ModelID(i))
 					r.join(subservice.Deployment{
 						Name: d.Name, Self: policies.ModelID(i), Models: d.Models,
-						Policy: policy, Others: others, Replicas: names, Thresholds: thresholds,
+						Policy: policy, Others: others, Replicas: names, Thresholds: thresholds, IDs: maps[i], Lacking: entrys(i, lacking),
 					}, e.models, group)
 				}
 			}
 		}
+	}
+	return nil
+}
+
+// entrys is a list for the entry model alone.
+func entrys(i int, list []int32) []int32 {
+	if i == 0 {
+		return list
 	}
 	return nil
 }

@@ -52,7 +52,7 @@ func TestPairsThatDiffer(t *testing.T) {
 				t.Cleanup(func() { _ = m.close() })
 				group = append(group, m)
 			}
-			notes, err := checkPair("d", group)
+			notes, err := checkPair("d", group, nil)
 			if (err != nil) != (len(tc.errors) > 0) {
 				t.Fatalf("error %v", err)
 			}

@@ -15,6 +15,10 @@ type Deployment struct {
 	// Models are names of Config.Models; the first is the entry model.
 	Models []string
 	Policy Policy
+	// SpecialMap has, by model, pairs ENTRY=OTHER of added tokens that mean the same on
+	// the entry model and on that one, by text or id. A model without pairs must have
+	// the entry model's vocabulary.
+	SpecialMap map[string][]string
 	// AllowOverride lets requests choose another policy or threshold, and bound the
 	// share of tokens that the entry model does not write.
 	AllowOverride bool

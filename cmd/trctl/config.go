@@ -103,6 +103,8 @@ type fileDeployment struct {
 	Policy filePolicy `yaml:"policy"`
 	// AllowPolicyOverride lets requests change policy, threshold and large share.
 	AllowPolicyOverride bool `yaml:"allow_policy_override"`
+	// SpecialMap has, by model, pairs ENTRY=OTHER of tokens that mean the same.
+	SpecialMap map[string][]string `yaml:"special_map"`
 }
 
 type filePolicy struct {
@@ -216,7 +218,7 @@ func parseConfig(text []byte, dir string, s *settings) error {
 		s.Deployments = nil
 		for _, d := range *f.Deployments {
 			s.Deployments = append(s.Deployments, node.Deployment{
-				Name: d.Name, Models: d.Models, Policy: d.Policy.policy(s.Models, dir), AllowOverride: d.AllowPolicyOverride,
+				Name: d.Name, Models: d.Models, Policy: d.Policy.policy(s.Models, dir), AllowOverride: d.AllowPolicyOverride, SpecialMap: d.SpecialMap,
 			})
 		}
 	}

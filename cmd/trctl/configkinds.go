@@ -62,7 +62,7 @@ func checkKind(n ast.Node, t reflect.Type, key string) error {
 		return nil
 	}
 	switch t.Kind() {
-	case reflect.Struct:
+	case reflect.Struct, reflect.Map:
 		return checkMapping(n, t, key, wrong)
 	case reflect.Slice:
 		list, ok := n.(*ast.SequenceNode)
@@ -85,7 +85,8 @@ func checkKind(n ast.Node, t reflect.Type, key string) error {
 	return nil
 }
 
-// checkMapping checks the keys that t knows. Others are for the decoder.
+// checkMapping checks the keys that t knows, all of them if it is a map. Others are for
+// the decoder.
 func checkMapping(n ast.Node, t reflect.Type, key string, wrong func(string, ...any) error) error {
 	var pairs []*ast.MappingValueNode
 	switch v := n.(type) {
@@ -98,6 +99,12 @@ func checkMapping(n ast.Node, t reflect.Type, key string, wrong func(string, ...
 	}
 	for _, p := range pairs {
 		name := p.Key.GetToken().Value
+		if t.Kind() == reflect.Map {
+			if err := checkKind(p.Value, t.Elem(), key+"."+name); err != nil {
+				return err
+			}
+			continue
+		}
 		for f := range t.Fields() {
 			if f.Tag.Get("yaml") != name {
 				continue

@@ -70,11 +70,15 @@ type answered struct {
 		Prompt int `json:"prompt_tokens"`
 	}
 	Choices []struct {
+		Finish   string `json:"finish_reason"`
 		Message  struct{ Content string }
 		Text     string
 		Logprobs struct {
-			Content []struct{ Logprob float64 }
-			Token   []float64 `json:"token_logprobs"`
+			Content []struct {
+				Token   string
+				Logprob float64
+			}
+			Token []float64 `json:"token_logprobs"`
 		}
 	}
 	Error struct{ Message, Param, Code string }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/api/generate"
 	"github.com/tokenrouter/tokenrouter/api/handoff"
+	"github.com/tokenrouter/tokenrouter/api/sampling"
 	"github.com/tokenrouter/tokenrouter/policies"
 	"github.com/tokenrouter/tokenrouter/worker/peer"
 )
@@ -23,6 +24,8 @@ type Link interface {
 type arrival struct {
 	link  Link
 	frame handoff.Frame
+	// sampling is that of a first visit as it came, in the entry's ids.
+	sampling sampling.Params
 }
 
 // HandleFrame posts a frame to the decode loop. Package peer calls it from its readers.
@@ -41,7 +44,7 @@ func (s *Subservice) HandleFrame(l *peer.Link, f *handoff.Frame) {
 	for i := range c.Logprobs {
 		c.Logprobs[i].Top = slices.Clone(c.Logprobs[i].Top)
 	}
-	s.in.post(&arrival{l, c})
+	s.in.post(&arrival{link: l, frame: c})
 }
 
 // LinkUp and LinkDown post a change of a link. Package peer calls them.
@@ -61,10 +64,15 @@ func (m *arrival) apply(s *Subservice) {
 		defer s.arrived(f.Request)
 	}
 	q := s.seqs[f.Request]
-	var err error
+	err := m.translate(s, q)
 	switch {
+	case err != nil && f.Kind == handoff.KindHandoff:
+		s.log.Warn("hand-off refused", "request", f.Request, "err", err)
+		s.reject(m.link, f, generate.CodeInvalid)
+		err = nil
+	case err != nil:
 	case f.Kind == handoff.KindHandoff && (q == nil || q.collab != nil && q.replaces(f)):
-		s.receiveNew(m.link, f, q)
+		s.receiveNew(m, q)
 	case q == nil:
 		if f.Kind == handoff.KindProgress {
 			s.dismiss(m.link, f)
@@ -81,6 +89,23 @@ func (m *arrival) apply(s *Subservice) {
 	if err != nil {
 		s.refuse(m.link, q, f, err)
 	}
+}
+
+// translate makes the ids of a frame this model's own, before anything compares them.
+func (m *arrival) translate(s *Subservice, q *sequence) error {
+	f := &m.frame
+	var dep *deployment
+	switch {
+	case f.First != nil:
+		m.sampling = f.First.Sampling
+		dep = s.deployments[f.First.Deployment]
+	case q != nil:
+		dep = q.dep
+	}
+	if dep == nil {
+		return nil
+	}
+	return dep.IDs.Receive(f)
 }
 
 // refuse handles a turn frame that was not applied: late ones are dropped, a
@@ -326,7 +351,8 @@ func (s *Subservice) receive(q *sequence, f *handoff.Frame) (policies.Verdict, p
 
 // receiveNew makes this replica a collaborator of a request, or replaces what an
 // older epoch or try left here.
-func (s *Subservice) receiveNew(l Link, f *handoff.Frame, old *sequence) {
+func (s *Subservice) receiveNew(m *arrival, old *sequence) {
+	l, f := m.link, &m.frame
 	switch {
 	case f.Done != handoff.NotDone:
 		return
@@ -346,6 +372,9 @@ func (s *Subservice) receiveNew(l Link, f *handoff.Frame, old *sequence) {
 		return
 	}
 	q, code := s.newCollaborator(l, f)
+	if q != nil {
+		q.collab.sampling = m.sampling
+	}
 	if q == nil {
 		s.reject(l, f, code)
 		return

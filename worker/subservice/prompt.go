@@ -30,6 +30,9 @@ func (s *Subservice) prepare(req *generate.Request) (*submission, *generate.Erro
 		return nil, refusal
 	}
 	params := req.Sampling
+	if refusal := s.withoutLacking(dep, &params, prompt, promptParam(req)); refusal != nil {
+		return nil, refusal
+	}
 	room := s.info.MaxContext - len(prompt)
 	switch {
 	case room < 0, room == 0 && (req.DefaultMaxTokens || params.MaxTokens > 0):
@@ -69,6 +72,26 @@ func (s *Subservice) prepare(req *generate.Request) (*submission, *generate.Erro
 	q.q.Out = q.ids[len(prompt):]
 	q.seen[dep.Self] = int32(len(q.ids))
 	return sub, nil
+}
+
+// withoutLacking keeps tokens out of a request that another of its models lacks.
+func (s *Subservice) withoutLacking(dep *deployment, params *sampling.Params, prompt []int32, field string) *generate.Error {
+	if len(dep.Lacking) == 0 {
+		return nil
+	}
+	for i, id := range prompt {
+		if slices.Contains(dep.Lacking, id) {
+			return &generate.Error{Code: generate.CodeInvalid, Param: field,
+				Message: fmt.Sprintf("token %d at position %d is not known to every model of %s", id, i, dep.Name)}
+		}
+	}
+	bias := slices.DeleteFunc(slices.Clone(params.LogitBias), func(b sampling.Bias) bool { return slices.Contains(dep.Lacking, b.ID) })
+	for _, id := range dep.Lacking {
+		bias = append(bias, sampling.Bias{ID: id, Value: -sampling.MaxBias})
+	}
+	slices.SortFunc(bias, func(a, b sampling.Bias) int { return int(a.ID) - int(b.ID) })
+	params.LogitBias = bias
+	return nil
 }
 
 // conversationKey is the policies' key of a request's conversation, 0 if the

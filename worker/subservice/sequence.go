@@ -91,6 +91,8 @@ type collabState struct {
 	// logprobs belong to the answer's tokens, if they were asked for. They are kept,
 	// since the entry may not have got what was sent to it or by a third model.
 	logprobs []handoff.Logprob
+	// sampling is the entry's, in its ids, for a first visit to a third model.
+	sampling sampling.Params
 }
 
 // sid is the scheduler's name of the sequence.

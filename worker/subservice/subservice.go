@@ -18,6 +18,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/worker/step"
 	"github.com/tokenrouter/tokenrouter/worker/tokenizer"
 	"github.com/tokenrouter/tokenrouter/worker/tokenizer/chat"
+	"github.com/tokenrouter/tokenrouter/worker/tokenizer/idmap"
 )
 
 // Deployment is one deployment's routing group as this replica sees it.
@@ -27,6 +28,11 @@ type Deployment struct {
 	Self   policies.ModelID
 	Models []string
 	Policy policies.Policy
+	// IDs translates between the entry model's ids, which travel, and this model's. Nil
+	// if they are the same.
+	IDs *idmap.Map
+	// Lacking are the entry model's ids that some other model has no token for.
+	Lacking []int32
 	// Others are the policies that a request may choose instead, by name. Nil means
 	// that requests may override nothing.
 	Others map[string]policies.Policy

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/api/generate"
 	"github.com/tokenrouter/tokenrouter/api/handoff"
+	"github.com/tokenrouter/tokenrouter/api/sampling"
 	"github.com/tokenrouter/tokenrouter/policies"
 	"github.com/tokenrouter/tokenrouter/worker/peer"
 )
@@ -39,7 +40,12 @@ func (s *Subservice) sendTurn(q *sequence) {
 		if s.member != nil {
 			s.member.Sent(s.now(), q.id, q.kept)
 		}
-		if err := link.Send(s.turnFrame(q)); err == nil {
+		f := s.turnFrame(q)
+		if err := q.dep.IDs.Send(f); err != nil {
+			s.broken(q, "send the turn", err)
+			return
+		}
+		if err := link.Send(f); err == nil {
 			q.sent = true
 			q.seen[q.turn] = int32(len(q.ids))
 			if q.entry != nil {
@@ -77,13 +83,21 @@ func (s *Subservice) turnFrame(q *sequence) *handoff.Frame {
 	}
 	if base == 0 {
 		f.First = &handoff.First{
-			Deployment: q.dep.Name, PromptLen: int32(q.q.PromptLen), Entry: s.entryOf(q), Age: q.age, Salt: q.salt, Sampling: q.params, Override: q.q.Override,
+			Deployment: q.dep.Name, PromptLen: int32(q.q.PromptLen), Entry: s.entryOf(q), Age: q.age, Salt: q.salt, Sampling: q.sampling(), Override: q.q.Override,
 		}
 	}
 	if len(q.dep.Models) > 2 {
 		f.Seen = append([]int32(nil), q.seen[:len(q.dep.Models)]...)
 	}
 	return f
+}
+
+// sampling is how the other models are to sample, in the entry's ids.
+func (q *sequence) sampling() sampling.Params {
+	if q.collab != nil {
+		return q.collab.sampling
+	}
+	return q.params
 }
 
 // entryOf is the name of the replica that owns the request.
@@ -166,6 +180,9 @@ func (s *Subservice) sendToEntry(q *sequence, f *handoff.Frame) error {
 	link := s.links[q.collab.entry]
 	if link == nil {
 		return peer.ErrLinkDown
+	}
+	if err := q.dep.IDs.Send(f); err != nil {
+		return err // the turn says it, too, and then ends the request
 	}
 	return link.Send(f)
 }
