@@ -1,9 +1,15 @@
 // Package quota holds the rates of API keys over all gateways of a cluster. The
 // leader has the budget of each key; a gateway borrows slices of it, about a
-// second's worth, and spends them without asking. What is granted counts as used,
-// so that all gateways together never get more than the rate, however many there
-// are; a slice that was not spent in time lapses.
+// second's worth, and spends them without asking. A slice that was not spent within
+// cluster.SliceLife lapses and is given back, as is what a request had reserved and
+// did not use. So whatever is used within a minute was given within
+// cluster.SliceWindow, and the leader, which gives no more than the rate in that time,
+// keeps the rate for all gateways together, however many there are.
 //
-// While no leader answers, each gateway grants itself its part of the rate: an
-// n-th, with n gateways.
+// A new leader knows nothing of the slices before it. Every question therefore tells
+// what the gateway was given lately, and Book.Tell does so for all keys at once when a
+// change of leader is seen.
+//
+// While no leader answers, each gateway grants itself its part of the rate: an n-th,
+// with n gateways, less what it was given before.
 package quota
