@@ -131,7 +131,7 @@ func (e *Engine) cudaConfig(m *loaded, pages int) cudaexec.Config {
 	return cudaexec.Config{
 		Name: m.cfg.Name, Vocab: m.vocab, PageSize: e.cfg.PageSize, Pages: pages,
 		MaxSlots: maxSlots, MaxRows: e.cfg.MaxRows, MaxTokens: e.cfg.ChunkTokens + e.cfg.MaxRows,
-		Depth: e.depth(), Reproducible: e.cfg.Reproducible,
+		Depth: e.depth(), Reproducible: e.cfg.Reproducible, Nets: m.nets,
 	}
 }
 

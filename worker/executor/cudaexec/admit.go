@@ -164,6 +164,9 @@ func (e *Executor) admitOutputs(r *step.Row) error {
 	if err := executor.CheckMix(r.Mix, &e.info); err != nil {
 		return err
 	}
+	if r.Want&step.FScore != 0 && int(r.Net) >= len(e.info.Nets) {
+		return fmt.Errorf("net: expected one of %d, found number %d", len(e.info.Nets), r.Net)
+	}
 	if limit := min(e.cfg.Vocab, kernels.MaxTop); r.Want&step.FTopK != 0 && (r.TopK < 0 || int(r.TopK) > limit) {
 		return fmt.Errorf("top-k: expected 0 to %d, found %d", limit, r.TopK)
 	}
@@ -188,7 +191,7 @@ func (e *Executor) admitOutputs(r *step.Row) error {
 // describe writes the step's descriptor into its ring entry and remembers what to report. The batch has been admitted.
 func (e *Executor) describe(f *flight) {
 	d, b := f.entry, f.batch
-	f.picks, f.adjusted = f.picks[:0], 0
+	f.picks, f.adjusted, f.scored = f.picks[:0], 0, false
 	e.attn.Reset(e.set.Dims, e.cfg.Partials)
 	at := 0
 	for i := range b.Rows {
@@ -258,9 +261,12 @@ func (e *Executor) addSample(f *flight, i int32, token int, position int32, last
 		top = max(top, r.TopK)
 	}
 	top = min(top, int32(e.cfg.Vocab))
+	listed := top // entries that the device lists
 	var want uint32
 	if r.Want&step.FScore != 0 {
-		want |= kernels.WantScore
+		want |= kernels.WantScore | uint32(r.Net)<<kernels.WantNet
+		listed = max(listed, int32(e.cfg.Nets[r.Net].Top()))
+		f.scored = true
 	}
 	if r.Want&step.FHidden != 0 {
 		want |= kernels.WantHidden
@@ -277,7 +283,7 @@ func (e *Executor) addSample(f *flight, i int32, token int, position int32, last
 	s := &f.entry.samples[len(f.picks)]
 	*s = kernels.Sample{
 		Token: int32(token), Position: uint32(position), SeedLo: uint32(p.Seed), SeedHi: uint32(p.Seed >> 32), Model: uint32(sl.cfg.Model),
-		Temperature: p.Temperature, TopP: p.TopP, TopK: p.TopK, Top: top, Want: want, Given: -1,
+		Temperature: p.Temperature, TopP: p.TopP, TopK: p.TopK, Top: listed, Want: want, Given: -1,
 		AdjustAt: int32(from), AdjustN: int32(n), MinP: p.MinP, Repetition: p.RepetitionPenalty, Frequency: p.FrequencyPenalty,
 		Presence: p.PresencePenalty, Slot: -1,
 	}

@@ -21,19 +21,21 @@ type buffers struct {
 	partO  tensor.View // [partials, Hk, 16, D] f32
 	partML tensor.View // [partials, Hk, 16, 2] f32
 	// activations end here; the rest keeps state or is small.
-	headIn  tensor.View // [64, C] bf16
-	hidden  tensor.View // [64, C] f32
-	logits  tensor.View // [64, head width] f32
-	parts   tensor.View // [64, 32] LogitPart
-	stats   tensor.View // [samples] Stat
-	top     tensor.View // [samples, 128] TopEntry
-	table   tensor.View // [slots, pages of MaxContext] i32
-	slots   tensor.View // [T] i32
-	desc    tensor.View // the step's descriptor, as bytes
-	arrived tensor.View // [2] u32: of publish, and the number of steps so far
-	joined  tensor.View // [partials, Hk] u32, of attn
-	last    tensor.View // [slots] i32, what was last sampled
-	saved   tensor.View // [adjustments of a step] f32, logits as they were
+	headIn   tensor.View // [64, C] bf16
+	hidden   tensor.View // [64, C] f32
+	logits   tensor.View // [64, head width] f32
+	netV     tensor.View // [64, D] f32, of router nets
+	netInner tensor.View // [64, F] f32, inside their blocks
+	parts    tensor.View // [64, 32] LogitPart
+	stats    tensor.View // [samples] Stat
+	top      tensor.View // [samples, 128] TopEntry
+	table    tensor.View // [slots, pages of MaxContext] i32
+	slots    tensor.View // [T] i32
+	desc     tensor.View // the step's descriptor, as bytes
+	arrived  tensor.View // [2] u32: of publish, and the number of steps so far
+	joined   tensor.View // [partials, Hk] u32, of attn
+	last     tensor.View // [slots] i32, what was last sampled
+	saved    tensor.View // [adjustments of a step] f32, logits as they were
 
 	workspace tensor.View // for cuBLASLt, as bytes
 }
@@ -62,6 +64,7 @@ func layoutBuffers(arena *tensor.Arena, cfg *Config, m *model.Config) (*buffers,
 	c := &carver{arena: arena}
 	d := descriptorLayout(cfg)
 	t, q, kv := paddedTokens(cfg.MaxTokens), m.Heads*m.HeadDim, m.KVHeads*m.HeadDim
+	width, inner := netWidths(cfg.Nets)
 	partRows := cfg.Partials * m.KVHeads * kernels.TileRows
 	b := &buffers{
 		x: c.take(tensor.F32, t, m.Hidden), h: c.take(tensor.BF16, t, m.Hidden), qkv: c.take(tensor.F32, t, q+2*kv),
@@ -70,11 +73,12 @@ func layoutBuffers(arena *tensor.Arena, cfg *Config, m *model.Config) (*buffers,
 		partO: c.take(tensor.F32, partRows, m.HeadDim), partML: c.take(tensor.F32, partRows, 2),
 		headIn: c.take(tensor.BF16, headRows, m.Hidden), hidden: c.take(tensor.F32, headRows, m.Hidden),
 		logits: c.take(tensor.F32, headRows, headWidth(cfg, m)),
-		parts:  c.take(tensor.U8, headRows*kernels.LogitParts*int(unsafe.Sizeof(kernels.LogitPart{}))),
-		stats:  c.take(tensor.U8, cfg.MaxTokens*int(unsafe.Sizeof(kernels.Stat{}))),
-		top:    c.take(tensor.U8, cfg.MaxTokens*kernels.MaxTop*int(unsafe.Sizeof(kernels.TopEntry{}))),
-		table:  c.take(tensor.I32, cfg.MaxSlots, pagesFor(cfg.MaxContext, cfg.PageSize)),
-		slots:  c.take(tensor.I32, t), desc: c.take(tensor.U8, d.bytes), arrived: c.take(tensor.U32, 2),
+		netV:   c.take(tensor.F32, headRows, width), netInner: c.take(tensor.F32, headRows, inner),
+		parts: c.take(tensor.U8, headRows*kernels.LogitParts*int(unsafe.Sizeof(kernels.LogitPart{}))),
+		stats: c.take(tensor.U8, cfg.MaxTokens*int(unsafe.Sizeof(kernels.Stat{}))),
+		top:   c.take(tensor.U8, cfg.MaxTokens*kernels.MaxTop*int(unsafe.Sizeof(kernels.TopEntry{}))),
+		table: c.take(tensor.I32, cfg.MaxSlots, pagesFor(cfg.MaxContext, cfg.PageSize)),
+		slots: c.take(tensor.I32, t), desc: c.take(tensor.U8, d.bytes), arrived: c.take(tensor.U32, 2),
 		joined: c.take(tensor.U32, cfg.Partials, m.KVHeads), last: c.take(tensor.I32, cfg.MaxSlots),
 		saved:     c.take(tensor.F32, maxAdjusts(cfg)),
 		workspace: c.take(tensor.U8, workspaceBytes),
@@ -85,6 +89,6 @@ func layoutBuffers(arena *tensor.Arena, cfg *Config, m *model.Config) (*buffers,
 // activations lists the buffers that hold nothing between steps, for poisoning.
 func (b *buffers) activations() []tensor.View {
 	return []tensor.View{
-		b.x, b.h, b.qkv, b.q, b.attn, b.delta, b.gateUp, b.act, b.partO, b.partML, b.headIn, b.hidden, b.logits, b.parts, b.stats, b.top,
+		b.x, b.h, b.qkv, b.q, b.attn, b.delta, b.gateUp, b.act, b.partO, b.partML, b.headIn, b.hidden, b.logits, b.netV, b.netInner, b.parts, b.stats, b.top,
 	}
 }

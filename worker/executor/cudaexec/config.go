@@ -7,6 +7,7 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/cuda/kernels"
 	"github.com/tokenrouter/tokenrouter/worker/model"
+	"github.com/tokenrouter/tokenrouter/worker/router"
 )
 
 // Config are the limits of an executor. Zero fields take the default in brackets.
@@ -41,8 +42,8 @@ type Config struct {
 	Reproducible bool
 	// Priority is the stream's: smaller is more urgent [0].
 	Priority int
-	// Router is a linear router head run on the device; nil for none.
-	Router *RouterHead
+	// Nets are the router nets that score sampled positions [none].
+	Nets []*router.Net
 	// Poison fills unwritten pages and activations with NaN before use, and BlockEachOp waits after each operation so
 	// that an error names it. For tests and for finding a fault.
 	Poison, BlockEachOp bool
@@ -65,14 +66,6 @@ const (
 	// ProductsOwn takes slim and tile for all.
 	ProductsOwn
 )
-
-// RouterHead scores a sampled position: hidden · Weight + Bias, through a sigmoid if asked. Hidden is the vector handed to
-// the output head.
-type RouterHead struct {
-	Weight  []float32 // [C]
-	Bias    float32
-	Sigmoid bool
-}
 
 // ErrConfig says that a Config cannot work with its model.
 var ErrConfig = errors.New("cudaexec: bad configuration")
@@ -130,8 +123,8 @@ func (c Config) withDefaults(m *model.Config, name string) (Config, error) {
 	if c.MemoryBytes < 0 {
 		return c, fmt.Errorf("%w: MemoryBytes: expected at least 0, found %d", ErrConfig, c.MemoryBytes)
 	}
-	if c.Router != nil && len(c.Router.Weight) != m.Hidden {
-		return c, fmt.Errorf("%w: Router: expected %d weights, found %d", ErrConfig, m.Hidden, len(c.Router.Weight))
+	if err := checkNets(c.Nets, m, c.Vocab); err != nil {
+		return c, err
 	}
 	if c.Products < ProductsAuto || c.Products > ProductsOwn {
 		return c, fmt.Errorf("%w: Products: %d", ErrConfig, c.Products)

@@ -40,8 +40,9 @@ type flight struct {
 	batch   *step.Batch
 	started time.Time
 	picks   []pick
-	// adjusted is the number of adjustments.
+	// adjusted is the number of adjustments, scored says that positions want scores.
 	adjusted int
+	scored   bool
 	// asleep says that the sleeper has been asked to wait for the step's end.
 	asleep bool
 }
@@ -56,9 +57,11 @@ type Executor struct {
 	device *Device
 	set    *kernels.Set // the one to close
 	launch *kernels.Set // the same kernels, as steps launch them
-	stream *driver.Stream
-	arena  driver.Ptr // weights and buffers
-	kv     driver.Ptr // [L][N, 2, Hk, P, D] bf16
+	// routerSet and router are the same for the kernels of router nets, nil without nets.
+	routerSet, router *kernels.Router
+	stream            *driver.Stream
+	arena             driver.Ptr // weights and buffers
+	kv                driver.Ptr // [L][N, 2, Hk, P, D] bf16
 	// fixedPool says that the pool was asked for by number and may not shrink.
 	fixedPool bool
 	w         *weights
@@ -127,6 +130,9 @@ func New(ctx context.Context, cfg Config, d *Device, src Source) (_ *Executor, e
 		return nil, err
 	}
 	if e.launch, err = overlapped(e.set, d, &cfg); err != nil {
+		return nil, err
+	}
+	if err = e.loadRouters(func() (*kernels.Router, error) { return kernels.LoadRouter(ctx, d.ctx, d.builder) }); err != nil {
 		return nil, err
 	}
 	if err = e.takeMemory(); err != nil {
@@ -247,10 +253,8 @@ func (e *Executor) loadWeights(ctx context.Context, src Source) error {
 	if err := writeFloats(dev, e.w.rope, kernels.RopeTable(e.cfg.MaxContext, e.model.InvFreq())); err != nil {
 		return err
 	}
-	if e.cfg.Router != nil {
-		if err := writeFloats(dev, e.w.router, e.cfg.Router.Weight); err != nil {
-			return err
-		}
+	if err := e.loadNets(); err != nil {
+		return err
 	}
 	l := &loader{device: e.device, set: e.set, stream: e.stream, progress: e.cfg.Progress}
 	for _, p := range e.model.Params() {
@@ -282,7 +286,8 @@ func (e *Executor) start() {
 		MaxSlots: c.MaxSlots, MaxTokens: c.MaxTokens, MaxRows: c.MaxRows, MaxContext: c.MaxContext, Depth: c.Depth,
 		Features: step.FEntropy | step.FTopK | step.FHidden | step.FLogits | step.FAdjust | step.FGiven | step.FAdopt,
 	}
-	if c.Router != nil {
+	for _, n := range c.Nets {
+		e.info.Nets = append(e.info.Nets, n.Name)
 		e.info.Features |= step.FScore
 	}
 	if c.Depth > 1 {
@@ -339,10 +344,13 @@ func (e *Executor) release() error {
 	if e.stream != nil {
 		errs = append(errs, e.stream.Close())
 	}
+	if e.routerSet != nil {
+		errs = append(errs, e.routerSet.Close())
+	}
 	if e.set != nil {
 		errs = append(errs, e.set.Close())
 	}
-	e.res, e.desc, e.flights, e.stream, e.set = nil, nil, nil, nil, nil
+	e.res, e.desc, e.flights, e.stream, e.set, e.routerSet = nil, nil, nil, nil, nil, nil
 	return errors.Join(errs...)
 }
 

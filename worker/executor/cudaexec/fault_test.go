@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"strings"
 	"testing"
 
@@ -42,7 +41,7 @@ func fakeDevice(t *testing.T) (*drivertest.Fake, *Device) {
 }
 
 func fakeConfig() Config {
-	return Config{Vocab: 99, MaxSlots: 2, MaxTokens: 32, MaxContext: 128, Pages: 4, Partials: 8, Eager: true, Router: &RouterHead{Weight: make([]float32, 72)}}
+	return Config{Vocab: 99, MaxSlots: 2, MaxTokens: 32, MaxContext: 128, Pages: 4, Partials: 8, Eager: true, Nets: fold(oddNets()[2:])}
 }
 
 // Every call that can fail while a model loads, failing.
@@ -213,38 +212,6 @@ func TestStepOnlyLaunches(t *testing.T) {
 	}
 	if err := e.Shutdown(); err != nil {
 		t.Error(err)
-	}
-}
-
-// TestRouterHead checks the device's score against the hidden vector.
-func TestRouterHead(t *testing.T) {
-	d, dev := openTest(t)
-	if dev.Simulated && testing.Short() {
-		t.Skip("skip: no CUDA driver")
-	}
-	for _, sigmoid := range []bool{false, true} {
-		head := &RouterHead{Weight: make([]float32, 72), Bias: -0.5, Sigmoid: sigmoid}
-		for i := range head.Weight {
-			head.Weight[i] = float32(i%7)/20 - 0.1
-		}
-		e := build(t, d, Config{Vocab: 99, MaxSlots: 2, MaxContext: 64, MaxTokens: 32, Pages: 2, Partials: 4, Router: head}, Dummy("odd", oddConfig(), 2))
-		if e.Info().Features&step.FScore == 0 {
-			t.Fatal("scores are not offered")
-		}
-		s := newSequence(t, e, sampling.Params{}, 0)
-		var r step.Result
-		for _, o := range s.feed(step.Row{Tokens: []int32{5, 6, 7, 8}, Sample: 0b1011, Want: step.FScore | step.FHidden, Logprobs: -1}, &r) {
-			want := -0.5
-			for i, h := range o.Hidden {
-				want += float64(h) * float64(head.Weight[i])
-			}
-			if sigmoid {
-				want = 1 / (1 + math.Exp(-want))
-			}
-			if math.Abs(float64(o.Score)-want) > 1e-4 {
-				t.Errorf("position %d: score %v, want %v", o.Position, o.Score, want)
-			}
-		}
 	}
 }
 

@@ -50,10 +50,11 @@ func (e *Executor) enqueue(f *flight) *StepError {
 	} else {
 		q.body()
 	}
-	if g := e.graphs.head(samples, f.adjusted > 0); g != nil && !q.block {
+	kind := f.kind()
+	if g := e.graphs.head(samples, kind); g != nil && !q.block {
 		q.op("", -1, g.Launch(e.stream))
 	} else {
-		q.output(samples, f.adjusted > 0)
+		q.output(samples, kind)
 	}
 	if q.err == nil {
 		q.op("record event", -1, f.ended.Record(e.stream))
@@ -206,11 +207,31 @@ func (q *queue) gate(i int, w tensor.View) {
 	}
 }
 
+// headKind says what a step needs of the head besides tokens and features.
+type headKind int
+
+const (
+	adjustedHead headKind = 1 << iota // samples with adjusted logits
+	scoredHead                        // scores of router nets
+	headKinds
+)
+
+// kind is what the step needs of the head.
+func (f *flight) kind() (k headKind) {
+	if f.adjusted > 0 {
+		k |= adjustedHead
+	}
+	if f.scored {
+		k |= scoredHead
+	}
+	return k
+}
+
 // output runs the head over the sampled positions, some at a time, and publishes.
-func (q *queue) output(samples int, adjusted bool) {
+func (q *queue) output(samples int, kind headKind) {
 	for first := 0; first < samples && q.err == nil; first += headRows {
 		n := min(headRows, samples-first)
-		q.headBlock(first, n, adjusted, first+n == samples)
+		q.headBlock(first, n, kind, first+n == samples)
 	}
 	if samples == 0 {
 		q.publish(0, 0, true)
@@ -218,7 +239,7 @@ func (q *queue) output(samples int, adjusted bool) {
 }
 
 // headBlock runs the head over n positions from first on.
-func (q *queue) headBlock(first, n int, adjusted, last bool) {
+func (q *queue) headBlock(first, n int, kind headKind, last bool) {
 	e, b := q.e, q.e.b
 	samples := e.at(e.desc.layout.samples)
 	if q.has(partHead) {
@@ -231,15 +252,9 @@ func (q *queue) headBlock(first, n int, adjusted, last bool) {
 	if !q.has(partHead) {
 		return
 	}
-	q.choose(first, n, adjusted)
-	if r := e.cfg.Router; r != nil {
-		p := kernels.ScoreParams{
-			Head: e.head(), Samples: samples, Hidden: ptr(b.hidden), Weight: ptr(e.w.router), Stats: ptr(b.stats), Bias: r.Bias, First: int32(first),
-		}
-		if r.Sigmoid {
-			p.Sigmoid = 1
-		}
-		q.op("score", -1, e.launch.Score(e.stream, &p, n))
+	q.choose(first, n, kind&adjustedHead != 0)
+	if kind&scoredHead != 0 {
+		q.scores(first, n)
 	}
 	q.publish(first, n, last)
 }

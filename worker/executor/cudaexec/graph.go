@@ -9,12 +9,12 @@ import (
 )
 
 // graphs are a step's kernels, captured once and replayed with one call. The layers have one graph for each of bodySizes,
-// the head one for each of headSizes, without and with adjustments. A step takes the smallest that hold it: kernels read
+// the head one for each of headSizes and kinds. A step takes the smallest that hold it: kernels read
 // the real counts on the device, and blocks beyond them do nothing. Addresses and grids are fixed; all that changes from
 // step to step is in the descriptor.
 type graphs struct {
-	bodies [len(bodySizes)]*driver.GraphExec // nil beyond MaxTokens, or all
-	heads  [2][len(headSizes)]*driver.GraphExec
+	bodies [len(bodySizes)]*driver.GraphExec            // nil beyond MaxTokens, or all
+	heads  [headKinds][len(headSizes)]*driver.GraphExec // nil where no step is of the kind
 	// nodes counts their kernels, bytes is the device memory that they took.
 	nodes int
 	bytes int64
@@ -31,13 +31,9 @@ func (g *graphs) body(tokens int) *driver.GraphExec {
 }
 
 // head returns the graph for a number of sampled positions, or nil.
-func (g *graphs) head(samples int, adjusted bool) *driver.GraphExec {
+func (g *graphs) head(samples int, kind headKind) *driver.GraphExec {
 	if samples == 0 {
 		return nil
-	}
-	kind := 0
-	if adjusted {
-		kind = 1
 	}
 	for i, size := range headSizes {
 		if samples <= size {
@@ -96,8 +92,11 @@ func (e *Executor) capture(ctx context.Context) error {
 			continue
 		}
 		for kind := range e.graphs.heads {
+			if headKind(kind)&scoredHead != 0 && len(e.w.nets) == 0 {
+				continue
+			}
 			var err error
-			if e.graphs.heads[kind][i], err = e.record(func(q *queue) { q.headBlock(0, size, kind == 1, true) }); err != nil {
+			if e.graphs.heads[kind][i], err = e.record(func(q *queue) { q.headBlock(0, size, headKind(kind), true) }); err != nil {
 				return fmt.Errorf("graph of %d sampled positions: %w", size, err)
 			}
 		}

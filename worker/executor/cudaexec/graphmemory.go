@@ -28,7 +28,7 @@ func graphReserve(c *Config, layers int) int64 {
 	if !c.captures() {
 		return 0
 	}
-	return graphFixedBytes + graphNodes(layers)*graphNodeBytes
+	return graphFixedBytes + (graphNodes(layers)+netNodes(c.Nets))*graphNodeBytes
 }
 
 // settleGraphs captures the graphs and puts into the plan what they take. Memory beyond the reserve comes from the plan's

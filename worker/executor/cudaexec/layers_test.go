@@ -6,6 +6,7 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/api/sampling"
 	"github.com/tokenrouter/tokenrouter/worker/model"
+	"github.com/tokenrouter/tokenrouter/worker/router"
 	"github.com/tokenrouter/tokenrouter/worker/step"
 )
 
@@ -49,7 +50,7 @@ func TestTwoLayers(t *testing.T) {
 			}
 			e := build(t, d, Config{
 				Vocab: tc.vocab, PageSize: 16, MaxSlots: 4, MaxContext: 400, MaxTokens: 400, Pages: 4 * 25, Partials: 8, Reproducible: tc.own,
-				Router: &RouterHead{Weight: make([]float32, tc.c.Hidden)},
+				Nets: fold(randomNets(tc.c.Hidden, 60, router.Shape{Width: 64, Inner: 128, Blocks: 1}, model.BF16)[:1]),
 			}, Dummy("two", tc.c, 7))
 			raggedSteps(t, e, tc.vocab)
 		})

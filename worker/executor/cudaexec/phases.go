@@ -52,7 +52,7 @@ func (e *Executor) timePart(f *flight, p part) (_ time.Duration, err error) {
 	graph, err := e.stream.Capture(driver.CaptureRelaxed, func() error {
 		q := queue{e: e, tokens: tokens, items: items, only: p}
 		q.body()
-		q.output(samples, f.adjusted > 0)
+		q.output(samples, f.kind())
 		if q.err != nil {
 			return q.err
 		}

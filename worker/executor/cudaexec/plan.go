@@ -18,7 +18,7 @@ type Plan struct {
 	Model string
 	// Budget is what the model may take; Free of it is not planned for anything.
 	Budget, Free int64
-	// Weights include the rotary table and a router head; Activations the workspace and captured graphs.
+	// Weights include the rotary table and router nets; Activations the workspace and captured graphs.
 	Weights, Activations int64
 	// buffers is the part of Activations that steps work in, graphs that of captured graphs: what is reserved for them, and of
 	// an executor's plan what they take.

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/tokenrouter/tokenrouter/worker/router"
 )
 
 func TestMakePlan(t *testing.T) {
@@ -76,7 +78,7 @@ func TestConfigBounds(t *testing.T) {
 	for field, c := range map[string]Config{
 		"Vocab": {}, "PageSize": {Vocab: 99, PageSize: -1}, "page size": {Vocab: 99, PageSize: 4}, "MaxSlots": {Vocab: 99, MaxSlots: 1 << 30},
 		"MaxTokens": {Vocab: 99, MaxTokens: 1 << 20}, "MaxContext": {Vocab: 99, MaxContext: 513}, "Pages": {Vocab: 99, Pages: 1 << 40},
-		"Router": {Vocab: 99, Router: &RouterHead{Weight: make([]float32, 3)}}, "MemoryBytes": {Vocab: 99, MemoryBytes: -1},
+		"Nets": {Vocab: 99, Nets: fold(randomNets(80, 60, router.Shape{Width: 64, Inner: 64, Blocks: 1}, "F32"))}, "MemoryBytes": {Vocab: 99, MemoryBytes: -1},
 		"Partials": {Vocab: 99, Partials: -1},
 	} {
 		if _, err := MakePlan(c, &m, 1<<30); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), field) {

@@ -26,7 +26,7 @@ type weights struct {
 	layers []layer
 	norm   tensor.View // [C] bf16
 	head   tensor.View // [rows, C] bf16, the embedding when tied
-	router tensor.View // [C] f32, when there is a router head
+	nets   []net
 	rope   tensor.View // [positions, D/2, 2] f32
 
 	// parts maps each parameter of the checkpoint to where it goes.
@@ -108,9 +108,7 @@ func layoutWeights(arena *tensor.Arena, cfg *Config, m *model.Config) (*weights,
 		w.parts["lm_head.weight"] = w.head
 	}
 	w.head = c.rows(w.head, 0, headWidth(cfg, m))
-	if cfg.Router != nil {
-		w.router = c.take(tensor.F32, m.Hidden)
-	}
+	w.nets = layoutNets(c, cfg.Nets)
 	w.rope = c.take(tensor.F32, cfg.MaxContext, m.HeadDim/2, 2)
 	w.bytes = int64(arena.Used() - start)
 	return w, c.err
