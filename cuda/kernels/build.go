@@ -7,9 +7,9 @@ import (
 	"github.com/tokenrouter/tokenrouter/cuda/nvrtc"
 )
 
-// Prebuild compiles the kernels of several models for several architectures, so that a cubin cache behind b is filled where
-// there is no GPU, such as when an image is built. A program that models share is compiled once. progress, which may be
-// nil, is told after each architecture and model.
+// Prebuild compiles the kernels of several models, and those of router nets, for several architectures, so that a cubin
+// cache behind b is filled where there is no GPU, such as when an image is built. A program that models share is compiled
+// once. progress, which may be nil, is told after each architecture and model.
 func Prebuild(ctx context.Context, b Builder, archs []string, models []Dims, progress func(done, total int)) (nvrtc.BuildStats, error) {
 	var sum nvrtc.BuildStats
 	seen := map[nvrtc.Key]bool{}
@@ -20,6 +20,11 @@ func Prebuild(ctx context.Context, b Builder, archs []string, models []Dims, pro
 			if err != nil {
 				return sum, err
 			}
+			routers, err := RouterPrograms(arch)
+			if err != nil {
+				return sum, err
+			}
+			programs = append(programs, routers...)
 			fresh := programs[:0]
 			for _, p := range programs {
 				if key := nvrtc.KeyOf(p, ""); !seen[key] {

@@ -31,8 +31,8 @@ func TestPrebuild(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shared := len(anyModel())
-	own := len(Variants(small)) - shared
+	shared := len(anyModel()) + len(RouterVariants())
+	own := len(Variants(small)) - len(anyModel())
 	if want := 2 * (2*own + shared); len(r.programs) != want || stats.Compiled != want || stats.Stored != want {
 		t.Errorf("%d programs, stats %+v, want %d", len(r.programs), stats, want)
 	}
