@@ -56,7 +56,7 @@ func (m *modelConvertRouterCmd) Run(p process) error {
 	if c.Threshold != nil {
 		threshold = fmt.Sprintf("threshold %g", *c.Threshold)
 	}
-	_, err = fmt.Fprintf(p.out, "%v, hidden size %d, %s\n", c.Fold(), c.HiddenSize, threshold)
+	_, err = fmt.Fprintf(p.out, "%v, hidden size %d, %s\n", c, c.HiddenSize, threshold)
 	return err
 }
 

@@ -26,7 +26,7 @@ func TestShipped(t *testing.T) {
 		if want := Default(c.Model, string(c.Kind)); name != want {
 			t.Errorf("%s is for %s and of kind %s: expected the name %s", name, c.Model, c.Kind, want)
 		}
-		t.Logf("%v, %d bytes", c.Fold(), c.Fold().Bytes())
+		t.Logf("%v, %d bytes", c, c.Fold().Bytes())
 	}
 	if !slices.IsSorted(Names()) {
 		t.Error(Names())

@@ -101,6 +101,11 @@ func FromTensors(name string, s Sidecar, tensors []model.Tensor) (*Checkpoint, e
 	return c, nil
 }
 
+// String is the net in a few words.
+func (c *Checkpoint) String() string {
+	return fmt.Sprintf("%s (%s for %s, width %d, %d blocks)", c.Name, c.Kind, c.Model, c.shape.Width, c.shape.Blocks)
+}
+
 // Tensors lists the tensors by name.
 func (c *Checkpoint) Tensors() []model.Tensor {
 	out := make([]model.Tensor, 0, len(c.tensors))

@@ -90,11 +90,6 @@ func (n *Net) Bytes() int64 {
 	return total
 }
 
-// String is the net in a few words.
-func (n *Net) String() string {
-	return fmt.Sprintf("%s (%s for %s, width %d, %d blocks)", n.Name, n.Kind, n.Model, n.Width(), len(n.Blocks))
-}
-
 // Fold joins everything before the first non-linear step, and for citer everything
 // after it. Sums are in float64.
 func (c *Checkpoint) Fold() *Net {
@@ -122,27 +117,42 @@ func (c *Checkpoint) foldR2R(n *Net) {
 	cols := 2*h + k
 	n.Front = Matrix{Rows: d, Cols: cols, F32: make([]float32, d*cols)}
 	n.FrontBias = make([]float32, d)
-	iter.Iterator[float32]{}.ForEachIdx(n.FrontBias, func(i int, bias *float32) {
-		// joined is row i of W_i·W_c [3H], sum the bias so far.
-		joined, sum := make([]float64, 3*h), float64(bi[i])
-		for j, w := range wi[i*d : (i+1)*d] {
-			addRow(joined, wc[j*3*h:(j+1)*3*h], float64(w))
-			sum += float64(w) * float64(bc[j])
+	groups := make([]struct{}, (d+foldRows-1)/foldRows)
+	iter.Iterator[struct{}]{}.ForEachIdx(groups, func(g int, _ *struct{}) {
+		first := g * foldRows
+		rows := min(foldRows, d-first)
+		// joined are rows of W_i·W_c [3H].
+		var joined [foldRows][]float64
+		for r := range joined {
+			joined[r] = make([]float64, 3*h)
 		}
-		logits := make([]float64, k)
-		for j, w := range joined[2*h:] {
-			addRow(logits, wl[j*k:(j+1)*k], w)
-			sum += w * float64(bl[j])
+		var w [foldRows]float64
+		for j := range d {
+			for r := range rows {
+				w[r] = float64(wi[(first+r)*d+j])
+			}
+			addRows(&joined, wc[j*3*h:(j+1)*3*h], &w)
 		}
-		sum += scaleBy(joined[:h], hidden) + scaleBy(joined[h:2*h], token)
-		row := n.Front.F32[i*cols : (i+1)*cols]
-		for j, v := range joined[:2*h] {
-			row[j] = float32(v)
+		for r := range rows {
+			i := first + r
+			sum, logits := float64(bi[i]), make([]float64, k)
+			for j, x := range wi[i*d : (i+1)*d] {
+				sum += float64(x) * float64(bc[j])
+			}
+			for j, x := range joined[r][2*h:] {
+				addRow(logits, wl[j*k:(j+1)*k], x)
+				sum += x * float64(bl[j])
+			}
+			sum += scaleBy(joined[r][:h], hidden) + scaleBy(joined[r][h:2*h], token)
+			row := n.Front.F32[i*cols : (i+1)*cols]
+			for j, v := range joined[r][:2*h] {
+				row[j] = float32(v)
+			}
+			for j, v := range logits {
+				row[2*h+j] = float32(v)
+			}
+			n.FrontBias[i] = float32(sum)
 		}
-		for j, v := range logits {
-			row[2*h+j] = float32(v)
-		}
-		*bias = float32(sum)
 	})
 	for i := range c.shape.Blocks {
 		p := fmt.Sprintf("backbone.blocks.%d.", i)
@@ -153,6 +163,22 @@ func (c *Checkpoint) foldR2R(n *Net) {
 	}
 	n.OutNorm = c.norm("backbone.output_layer.0")
 	n.Out, n.OutBias = c.vector("backbone.output_layer.1.weight"), c.vector("backbone.output_layer.1.bias")[0]
+}
+
+// foldRows is the number of rows of a product that are summed at a time: the other
+// matrix is read once for all of them.
+const foldRows = 4
+
+// addRows adds w[r]·row to sums[r].
+func addRows(sums *[foldRows][]float64, row []float32, w *[foldRows]float64) {
+	a, b, c, d := sums[0][:len(row)], sums[1][:len(row)], sums[2][:len(row)], sums[3][:len(row)]
+	for i, v := range row {
+		x := float64(v)
+		a[i] += w[0] * x
+		b[i] += w[1] * x
+		c[i] += w[2] * x
+		d[i] += w[3] * x
+	}
 }
 
 // addRow adds w·row to sum.
