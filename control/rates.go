@@ -17,10 +17,10 @@ import (
 // number of gateways.
 //
 // A new leader knows nothing of the slices before it. Gateways tell it with their
-// first ask after the change, and are to ask at once when they see the change
-// (SliceAsk.Want may be 0). Until Grace has passed it gives no more than a twentieth of a rate,
-// so that at most 5 % too much is used if all gateways that hold slices are heard
-// within that time.
+// first ask after the change, and ask at once when they see the change (client.Rates).
+// Until grace has passed it gives no more than a twentieth of a rate, so that at most
+// 5 % too much is used if all gateways that hold slices are heard within that time. A
+// gateway that is lost with the leader takes the knowledge of its slices with it.
 type rates struct {
 	mu   sync.Mutex
 	from time.Time
@@ -32,7 +32,7 @@ type given struct {
 	// seconds has an entry for each second in which something was given, oldest first.
 	seconds []second
 	sum     cluster.Amount
-	// early is what was given before Grace had passed.
+	// early is what was given before grace had passed.
 	early cluster.Amount
 	// told are the gateways that have told what they hold.
 	told map[string]bool
@@ -45,7 +45,7 @@ type second struct {
 
 // Bounds of rates.
 const (
-	// Grace is how long a new leader gives little.
+	// grace is how long a new leader gives little.
 	grace = 3 * time.Second
 	// step is the width of a given's entries. An entry counts until its end has left
 	// the window.
@@ -89,8 +89,9 @@ func (r *rates) ask(now time.Time, limit cluster.Amount, a *cluster.SliceAsk) (c
 				g.add(now.Add(-h.Age), h.Amount)
 			}
 		}
+	} else {
+		g.back(a.Back) // what is held has it taken off already
 	}
-	g.back(a.Back)
 	early := now.Sub(r.from) < grace
 	out := cluster.Slice{Life: cluster.SliceLife}
 	out.Given.Requests = g.left(limit.Requests, g.sum.Requests, g.early.Requests, a.Want.Requests, early)
@@ -154,9 +155,10 @@ func (g *given) expire(now time.Time) {
 	g.seconds = append(g.seconds[:0], g.seconds[n:]...)
 }
 
-// back takes off what was given and not used, from the newest.
+// back takes off what was given and not used. It goes from the oldest: what stays
+// counts longer than it would have to, never shorter.
 func (g *given) back(a cluster.Amount) {
-	for i := len(g.seconds) - 1; i >= 0 && (a.Requests > 0 || a.Tokens > 0); i-- {
+	for i := range g.seconds {
 		s := &g.seconds[i].amount
 		requests, tokens := min(a.Requests, s.Requests), min(a.Tokens, s.Tokens)
 		s.Requests, s.Tokens = s.Requests-requests, s.Tokens-tokens

@@ -357,3 +357,42 @@ func TestPlainHTTPIsRefused(t *testing.T) {
 		t.Errorf("answered with %q", text)
 	}
 }
+
+// Gateways get slices of the rates of keys that there are, from any control node.
+func TestSlices(t *testing.T) {
+	t.Parallel()
+	c := controltest.New(t, 3, nil)
+	c.Propose(c.Leader(), cluster.KindPutKey, cluster.Key{ID: "k", MAC: make([]byte, 32), RequestsPerMinute: 1000})
+	c.Propose(c.Leader(), cluster.KindPutKey, cluster.Key{ID: "revoked", MAC: make([]byte, 32), RequestsPerMinute: 1000})
+	c.Propose(c.Leader(), cluster.KindRevokeKey, cluster.Name{Name: "revoked"})
+	var given int64
+	for i, n := range c.Nodes() {
+		id := string(rune('a' + i))
+		g, err := client.New(client.Config{Credentials: c.Credentials(cluster.Gateway, id, nil), Control: []string{n.Addr}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = g.Close() }()
+		s, err := g.Slice(t.Context(), cluster.SliceAsk{Gateway: id, Key: "k", Want: cluster.Amount{Requests: 30}})
+		if err != nil || s.Leader != c.Leader().ID || s.Term == 0 {
+			t.Errorf("slice %+v, %v", s, err)
+		}
+		given += s.Given.Requests
+		for _, bad := range []struct {
+			ask  cluster.SliceAsk
+			want error
+		}{
+			{cluster.SliceAsk{Gateway: id, Key: "none"}, state.ErrNotFound},
+			{cluster.SliceAsk{Gateway: id, Key: "revoked"}, state.ErrNotFound},
+			{cluster.SliceAsk{Gateway: "other", Key: "k"}, client.ErrForbidden},
+			{cluster.SliceAsk{Gateway: id, Key: "k", Want: cluster.Amount{Requests: -1}}, client.ErrBadRequest},
+		} {
+			if _, err := g.Slice(t.Context(), bad.ask); !errors.Is(err, bad.want) {
+				t.Errorf("%+v: %v, want %v", bad.ask, err, bad.want)
+			}
+		}
+	}
+	if given != 50 { // the leader is new
+		t.Errorf("%d were given, want a twentieth of the rate", given)
+	}
+}

@@ -49,7 +49,11 @@ func (n *Node) serveWatch(w http.ResponseWriter, r *http.Request, peer identity.
 			n.log.Info("watch ended: the node was removed", "node", peer.Node)
 			return nil
 		}
-		if err := x.send(s, reign.leader, first); err != nil {
+		var term uint64
+		if r := n.raft.Load(); r != nil && reign.leader != "" {
+			term = r.CurrentTerm()
+		}
+		if err := x.send(s, reign.leader, term, first); err != nil {
 			n.log.Debug("watch ended", "node", peer.Node, "err", err)
 			return nil
 		}
@@ -67,9 +71,9 @@ func (n *Node) serveWatch(w http.ResponseWriter, r *http.Request, peer identity.
 }
 
 // send writes the lines from the watcher's index to a state.
-func (x *watcher) send(s *state.State, leader string, first bool) error {
+func (x *watcher) send(s *state.State, leader string, term uint64, first bool) error {
 	same := x.history == s.History && x.index <= s.Index && (x.index > 0 || !first)
-	line := client.Line{Index: s.Index, History: s.History, Leader: leader}
+	line := client.Line{Index: s.Index, History: s.History, Leader: leader, Term: term}
 	var objects []state.Object
 	err := state.ErrForgotten
 	if same {

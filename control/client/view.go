@@ -17,6 +17,8 @@ type View struct {
 	// started; -1 for never.
 	heard   atomic.Int64
 	started time.Time
+	// leader is who leads, as was last heard.
+	leader atomic.Pointer[reign]
 
 	mu sync.Mutex
 	// changed is closed by the next Publish.
@@ -83,8 +85,23 @@ func (v *View) Publish(s *state.State) {
 	v.changed = make(chan struct{})
 }
 
-// Confirm notes that the state is current now. Only the View's writer calls it.
-func (v *View) Confirm() { v.heard.Store(int64(time.Since(v.started))) }
+// Confirm notes that the state is current now, as a control node says that follows a
+// leader in a term. Only the View's writer calls it.
+func (v *View) Confirm(leader string, term uint64) {
+	v.heard.Store(int64(time.Since(v.started)))
+	if now := (reign{leader, term}); v.leader.Load() == nil || *v.leader.Load() != now {
+		v.leader.Store(&now)
+	}
+}
+
+// Leader is who led when the state was last known to be current, and in which term;
+// empty before that.
+func (v *View) Leader() (node string, term uint64) {
+	if r := v.leader.Load(); r != nil {
+		return r.node, r.term
+	}
+	return "", 0
+}
 
 // Age is the time since the state was last known to be current: since a control
 // node that has a leader said so. False means never.

@@ -31,6 +31,8 @@ type Line struct {
 	// Leader is whom the control node takes for the leader; empty for none. A line
 	// without changes says just that, once a second.
 	Leader string `json:"leader,omitempty"`
+	// Term is the leader's.
+	Term uint64 `json:"term,omitempty"`
 }
 
 // Times and bounds of watches.
@@ -134,7 +136,7 @@ func (c *Client) watch(ctx context.Context, addr string) error {
 		switch {
 		case line.Leader != "":
 			lost = time.Time{}
-			c.View().Confirm()
+			c.View().Confirm(line.Leader, line.Term)
 		case lost.IsZero():
 			lost = time.Now()
 		case time.Since(lost) > leaderless:

@@ -1,0 +1,257 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/control/state"
+	"github.com/tokenrouter/tokenrouter/internal/identity"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// Errors keep their kind and their text on the way, and what is nobody's business
+// stays where it happened.
+func TestErrors(t *testing.T) {
+	for _, want := range []error{
+		ErrNoLeader, ErrNotLeader, ErrForbidden, ErrRemoved, ErrBadRequest, ErrVersion, ErrTooMany, ErrInternal,
+		state.ErrInvalid, state.ErrNotFound, state.ErrExists, state.ErrConflict, state.ErrForgotten,
+		state.ErrTokenUnknown, state.ErrTokenExpired, state.ErrTokenRevoked, state.ErrTokenUsed, state.ErrTokenRole, cluster.ErrCommand,
+	} {
+		was := fmt.Errorf("key %q %w", "k", want)
+		got := Err(Problem(was))
+		if !errors.Is(got, want) {
+			t.Errorf("%v became %v", was, got)
+		}
+		if want != ErrInternal && got.Error() != was.Error() {
+			t.Errorf("text %q, want %q", got, was)
+		}
+	}
+	if got := Err(Problem(fmt.Errorf("x %w", state.ErrTokenUsed))); !errors.Is(got, state.ErrToken) {
+		t.Errorf("%v is no ErrToken", got)
+	}
+	secret := Problem(errors.New("open /secret: no such file"))
+	if secret.Code != cluster.CodeInternal || strings.Contains(secret.Text, "secret") {
+		t.Errorf("problem %+v", secret)
+	}
+	if got := Err(cluster.Problem{Code: "of a later build", Text: "x"}); got == nil || errors.Is(got, ErrNoLeader) {
+		t.Errorf("an unknown code became %v", got)
+	}
+}
+
+func TestView(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := NewView()
+		if _, ok := v.Age(); ok || v.State() == nil || v.Removed("x") {
+			t.Error("an empty view knows something")
+		}
+		got := make(chan uint64)
+		go func() {
+			s, err := v.Wait(t.Context(), 2)
+			if err != nil {
+				t.Error(err)
+			}
+			got <- s.Index
+		}()
+		v.Publish(&state.State{Index: 1})
+		synctest.Wait()
+		v.Publish(&state.State{Index: 3})
+		if index := <-got; index != 3 {
+			t.Errorf("waited for 2 and got %d", index)
+		}
+		v.Confirm("c1", 3)
+		<-time.After(2 * time.Second)
+		if age, ok := v.Age(); !ok || age != 2*time.Second {
+			t.Errorf("age %s %v", age, ok)
+		}
+		if node, term := v.Leader(); node != "c1" || term != 3 {
+			t.Errorf("leader %q in term %d", node, term)
+		}
+		ended, cancel := context.WithCancelCause(t.Context())
+		cancel(ErrRemoved)
+		if _, err := v.WaitFor(ended, func(*state.State) bool { return false }); !errors.Is(err, ErrRemoved) {
+			t.Errorf("error %v, want the cause", err)
+		}
+		if _, err := v.Wait(ended, 9); !errors.Is(err, ErrRemoved) {
+			t.Errorf("error %v, want the cause", err)
+		}
+	})
+}
+
+// credentials are those of a worker of a cluster of its own.
+func credentials(t *testing.T) *identity.Credentials {
+	t.Helper()
+	a, err := identity.NewAuthority("c", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, request, err := identity.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := identity.EncodeKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, err := a.Issue(request, identity.Name{Cluster: "c", Role: cluster.Worker, Node: "w"}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca, _, err := a.PEM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := identity.NewCredentials(certificate, text, [][]byte{ca}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// The control node that answered last is asked first, lost ones last.
+func TestControlOrder(t *testing.T) {
+	if _, err := New(Config{}); err == nil {
+		t.Error("a client without credentials")
+	}
+	c, err := New(Config{Credentials: credentials(t), Control: []string{"a:1", "b:1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	order := func(want string) {
+		t.Helper()
+		if got := strings.Join(c.Control(), " "); got != want {
+			t.Errorf("order %q, want %q", got, want)
+		}
+	}
+	order("a:1 b:1")
+	s := new(state.State)
+	for i, n := range []cluster.Node{
+		{ID: "c1", Role: cluster.Control, Addr: "b:1"}, {ID: "c2", Role: cluster.Control, Addr: "x:1", Lost: true},
+		{ID: "c3", Role: cluster.Control, Addr: "d:1"}, {ID: "w", Role: cluster.Worker, Addr: "w:1"},
+	} {
+		text, err := json.Marshal(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err = state.Follow(s, []state.Object{{Kind: state.KindNode, Name: n.ID, Value: text}}, uint64(i+1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.View().Publish(s)
+	order("b:1 d:1 a:1 x:1")
+	c.answered("a:1")
+	order("a:1 b:1 d:1 x:1")
+	c.failed("d:1")
+	order("a:1 b:1 d:1 x:1")
+	c.failed("a:1")
+	order("b:1 d:1 a:1 x:1")
+}
+
+// Nobody answers: the error says so, and the loops go on until they are ended.
+func TestNobody(t *testing.T) {
+	c, err := New(Config{Credentials: credentials(t), Control: []string{"127.0.0.1:1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Propose(t.Context(), cluster.Command{}); !errors.Is(err, ErrNoLeader) {
+		t.Errorf("error %v, want ErrNoLeader", err)
+	}
+	if err := c.Restore(t.Context(), nil); !errors.Is(err, ErrNoLeader) {
+		t.Errorf("error %v, want ErrNoLeader", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := c.Watch(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Watch: %v", err)
+	}
+	if err := c.Beat(ctx, time.Millisecond, func() cluster.Beat { return cluster.Beat{} }, nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Beat: %v", err)
+	}
+	if err := c.KeepRenewed(ctx, nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("KeepRenewed: %v", err)
+	}
+	token, err := identity.NewJoinToken([32]byte{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Join(t.Context(), "127.0.0.1:1", token, Joiner{}); !errors.Is(err, ErrUnreachable) {
+		t.Errorf("Join: %v, want ErrUnreachable", err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.Status(t.Context()); !errors.Is(err, ErrNoLeader) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// Lines are put together, and those that do not fit are refused.
+func TestFollower(t *testing.T) {
+	deployment := func(name string, index uint64) state.Object {
+		text, _ := json.Marshal(cluster.Deployment{Name: name})
+		return state.Object{Kind: state.KindDeployment, Name: name, Index: index, Value: text}
+	}
+	f := Follower{State: new(state.State)}
+	read := func(line Line) *state.State {
+		t.Helper()
+		text, err := json.Marshal(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, next, err := f.Read(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return next
+	}
+	if s := read(Line{Index: 5, History: "h", Snapshot: true, More: true, Objects: []state.Object{deployment("a", 1)}}); s != nil {
+		t.Error("half a snapshot was published")
+	}
+	if s := read(Line{Index: 5, History: "h", Objects: []state.Object{deployment("b", 2)}}); s == nil || len(s.Deployments) != 2 || s.Index != 5 || s.History != "h" {
+		t.Errorf("snapshot %+v", s)
+	}
+	if s := read(Line{Index: 5, History: "h"}); s != nil {
+		t.Error("a heartbeat was published")
+	}
+	if s := read(Line{Index: 7, History: "h"}); s == nil || s.Index != 7 { // a change that the role does not see
+		t.Errorf("index alone: %+v", s)
+	}
+	if s := read(Line{Index: 8, History: "h", Objects: []state.Object{{Kind: state.KindDeployment, Name: "a", Index: 8}, {Kind: "of a later build", Name: "x"}}}); s == nil || len(s.Deployments) != 1 {
+		t.Errorf("deletion: %+v", s)
+	}
+	// A snapshot that was cut short by another one.
+	read(Line{Index: 9, Snapshot: true, More: true, Objects: []state.Object{deployment("x", 1)}})
+	if s := read(Line{Index: 3, History: "i", Snapshot: true, Objects: []state.Object{deployment("y", 1)}}); s == nil || len(s.Deployments) != 1 || s.History != "i" {
+		t.Errorf("snapshot after half a snapshot: %+v", s)
+	}
+	for _, bad := range []string{"", "x", `{"index":4,"history":"j","objects":[]}`, `{"index":4,"history":"i","objects":[{"kind":"node","name":"n","value":"x"}]}`} {
+		before := f.State
+		if _, _, err := f.Read([]byte(bad)); err == nil || f.State != before {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
+func FuzzFollower(f *testing.F) {
+	for _, s := range []string{"", "{}", `{"index":1,"snapshot":true,"objects":[{"kind":"node","name":"n","index":1,"value":{"id":"n"}}]}`, `{"more":true}`, `{"index":1,"objects":[{"kind":"key","name":"k"}]}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		follower := Follower{State: new(state.State)}
+		for line := range strings.Lines(string(text)) {
+			if _, next, err := follower.Read([]byte(line)); err == nil && next != nil && follower.State != next {
+				t.Error("the state that was returned is not kept")
+			}
+		}
+	})
+}

@@ -1,0 +1,284 @@
+package control
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/control/client"
+	"github.com/tokenrouter/tokenrouter/control/state"
+)
+
+var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// entry encodes a command as the log has it.
+func entry(tb testing.TB, index uint64, kind cluster.Kind, body any) *raft.Log {
+	tb.Helper()
+	c, err := cluster.NewCommand(kind, "", epoch, body)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	text, err := c.Encode()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return &raft.Log{Index: index, Data: text}
+}
+
+// filled is a log's state machine with a few objects.
+func filled(tb testing.TB) *fsm {
+	tb.Helper()
+	f := newFSM(client.NewView())
+	for i, l := range []*raft.Log{
+		entry(tb, 1, cluster.KindInit, cluster.Cluster{ID: "c", CAs: []string{"ca"}}),
+		entry(tb, 2, cluster.KindPutNode, cluster.Node{ID: "w", Role: cluster.Worker, Addr: "a:1", Protocol: 1}),
+		entry(tb, 5, cluster.KindPutDeployment, cluster.Deployment{Name: "d", Models: []string{"m"}, Policy: "single"}),
+	} {
+		if got, ok := f.Apply(l).(applied); !ok || got.err != nil || got.index != l.Index {
+			tb.Fatalf("entry %d: %+v", i, got)
+		}
+	}
+	return f
+}
+
+// sink keeps a snapshot.
+type sink struct {
+	bytes.Buffer
+	closed, cancelled bool
+}
+
+func (*sink) ID() string      { return "s" }
+func (s *sink) Close() error  { s.closed = true; return nil }
+func (s *sink) Cancel() error { s.cancelled = true; return nil }
+
+func TestSnapshot(t *testing.T) {
+	f := filled(t)
+	snap, err := f.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Apply(entry(t, 6, cluster.KindDeleteDeployment, cluster.Name{Name: "d"})) // after the snapshot
+	out := new(sink)
+	if err := snap.Persist(out); err != nil || !out.closed {
+		t.Fatalf("persist: %v", err)
+	}
+	text := out.Bytes()
+	again := newFSM(client.NewView())
+	if err := again.Restore(io.NopCloser(bytes.NewReader(text))); err != nil {
+		t.Fatal(err)
+	}
+	s := again.view.State()
+	if _, ok := s.Deployment("d"); !ok || s.Index != 5 {
+		t.Errorf("restored index %d, deployment %v", s.Index, ok)
+	}
+	for name, bad := range map[string][]byte{
+		"empty": nil, "cut": text[:len(text)-5], "no header": text[10:], "header alone": text[:bytes.IndexByte(text, '\n')+1],
+		"other sum":     bytes.Replace(text, []byte(`"sha256":"`), []byte(`"sha256":"00`), 1),
+		"later version": bytes.Replace(text, []byte(`{"v":1`), []byte(`{"v":2`), 1),
+		"long header":   bytes.Repeat([]byte("x"), 1<<20),
+	} {
+		if err := again.Restore(io.NopCloser(bytes.NewReader(bad))); !errors.Is(err, ErrSnapshot) {
+			t.Errorf("%s: error %v, want ErrSnapshot", name, err)
+		}
+	}
+	if again.view.State() != s {
+		t.Error("a bad snapshot has changed the state")
+	}
+	for i := range text {
+		damaged := bytes.Clone(text)
+		damaged[i] ^= 0x10
+		if got, err := readSnapshot(bytes.NewReader(damaged)); err == nil && got.Index != s.Index {
+			t.Errorf("byte %d was changed and not noticed", i)
+		}
+	}
+}
+
+// A node that cannot read an entry stops: it keeps its state, and makes no snapshot
+// that would leave the entry out.
+func TestUnreadableEntry(t *testing.T) {
+	f := filled(t)
+	before := f.view.State()
+	later := entry(t, 6, cluster.KindRevokeKey, cluster.Name{Name: "k"})
+	later.Data = bytes.Replace(later.Data, []byte(`"v":1`), []byte(`"v":2`), 1)
+	for _, l := range []*raft.Log{later, entry(t, 7, cluster.KindDeleteDeployment, cluster.Name{Name: "d"})} {
+		if got, ok := f.Apply(l).(applied); !ok || !errors.Is(got.err, ErrLog) {
+			t.Errorf("entry %d: %+v, want ErrLog", l.Index, got)
+		}
+	}
+	if f.view.State() != before {
+		t.Error("the state has changed")
+	}
+	if _, err := f.Snapshot(); !errors.Is(err, ErrLog) {
+		t.Errorf("snapshot: %v, want ErrLog", err)
+	}
+	select {
+	case <-f.failed:
+	default:
+		t.Error("the node was not told to stop")
+	}
+}
+
+func TestParseBackup(t *testing.T) {
+	f := filled(t)
+	text, err := newBackup(f.view.State(), epoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, s, err := ParseBackup(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.Cluster != "c" || b.Index != 5 || !b.Made.Equal(epoch) {
+		t.Errorf("backup %+v", b)
+	}
+	was, _ := json.Marshal(f.view.State())
+	is, _ := json.Marshal(s)
+	if !bytes.Equal(was, is) {
+		t.Errorf("came back as\n%s\nwas\n%s", is, was)
+	}
+	for name, bad := range map[string]string{
+		"empty": "", "another": "{}", "list": "[]",
+		"changed":       strings.Replace(string(text), `"single"`, `"random"`, 1),
+		"later version": strings.Replace(string(text), `{"v":1`, `{"v":2`, 1),
+		"other cluster": strings.Replace(string(text), `"cluster":"c"`, `"cluster":"x"`, 1),
+	} {
+		if _, _, err := ParseBackup([]byte(bad)); !errors.Is(err, ErrSnapshot) {
+			t.Errorf("%s: error %v, want ErrSnapshot", name, err)
+		}
+	}
+}
+
+func FuzzParseBackup(f *testing.F) {
+	text, err := newBackup(filled(f).view.State(), epoch)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text)
+	f.Add([]byte(`{"v":1,"cluster":"c","state":{},"sha256":""}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		b, s, err := ParseBackup(text)
+		if err == nil && (b == nil || s.Check() != nil) {
+			t.Errorf("%q was read", text)
+		}
+	})
+}
+
+func FuzzReadSnapshot(f *testing.F) {
+	var out bytes.Buffer
+	if err := writeSnapshot(&out, filled(f).view.State()); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(out.Bytes())
+	f.Add([]byte("{}\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if s, err := readSnapshot(bytes.NewReader(text)); err == nil && s.Check() != nil {
+			t.Errorf("%q was read", text)
+		}
+	})
+}
+
+func FuzzReadJoin(f *testing.F) {
+	for _, s := range []string{"", "\n", "{}\n", `{"token":"t","secret":"AAAA"}` + "\n", strings.Repeat("x", cluster.MaxJoinRequest)} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var r cluster.JoinRequest
+		if err := readJoin(bytes.NewReader(text), &r); err != nil && !errors.Is(err, client.ErrBadRequest) {
+			t.Errorf("%q: %v", text, err)
+		}
+	})
+}
+
+// What a watcher has decides what it gets.
+func TestWatcherSend(t *testing.T) {
+	f := filled(t)
+	s := f.view.State()
+	restored := *s
+	restored.History = "other"
+	forgotten := *s
+	forgotten.Floor = 4
+	for _, c := range []struct {
+		name     string
+		s        *state.State
+		index    uint64
+		first    bool
+		snapshot bool
+		objects  int
+	}{
+		{"nothing", s, 0, true, true, 3},
+		{"all", s, 5, true, false, 0},
+		{"a part", s, 2, true, false, 1},
+		{"more than there is", s, 9, true, true, 3},
+		{"another history", &restored, 5, false, true, 3},
+		{"forgotten", &forgotten, 2, false, true, 3},
+		{"an empty state, first", new(state.State), 0, true, true, 0},
+		{"an empty state, again", new(state.State), 0, false, false, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := &lines{}
+			x := &watcher{w: w, index: c.index}
+			x.peer.Role = cluster.Worker
+			if err := x.send(c.s, "c1", 7, c.first); err != nil {
+				t.Fatal(err)
+			}
+			var line client.Line
+			if err := json.Unmarshal(w.Bytes(), &line); err != nil {
+				t.Fatal(err)
+			}
+			if line.Snapshot != c.snapshot || len(line.Objects) != c.objects || line.Index != c.s.Index || line.Leader != "c1" || line.Term != 7 {
+				t.Errorf("line %+v", line)
+			}
+			if x.history != c.s.History || x.index != c.s.Index {
+				t.Errorf("the watcher is at %q %d", x.history, x.index)
+			}
+		})
+	}
+}
+
+// A large state comes in lines that a follower puts together.
+func TestWatcherParts(t *testing.T) {
+	f := filled(t)
+	large := strings.Repeat("x", 300<<10)
+	for i := range 12 {
+		f.Apply(entry(t, uint64(10+i), cluster.KindPutDeployment, cluster.Deployment{Name: fmt.Sprint("d", i), Models: []string{large}, Policy: "p"}))
+	}
+	w := &lines{}
+	x := &watcher{w: w}
+	x.peer.Role = cluster.Worker
+	if err := x.send(f.view.State(), "", 0, true); err != nil {
+		t.Fatal(err)
+	}
+	follower := client.Follower{State: new(state.State)}
+	n := 0
+	for text := range bytes.Lines(w.Bytes()) {
+		n++
+		if len(text) > client.MaxLine {
+			t.Errorf("line %d has %d bytes", n, len(text))
+		}
+		_, next, err := follower.Read(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if next != nil && len(next.Deployments) != 13 {
+			t.Errorf("after line %d there are %d deployments", n, len(next.Deployments))
+		}
+	}
+	if n < 3 || follower.State.Index != f.view.State().Index {
+		t.Errorf("%d lines, index %d", n, follower.State.Index)
+	}
+}
+
+// lines is an http.ResponseWriter that keeps what is written.
+type lines struct{ bytes.Buffer }
+
+func (*lines) Header() http.Header { return nil }
+func (*lines) WriteHeader(int)     {}
