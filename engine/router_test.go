@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/tokenrouter/tokenrouter/api/routing"
+	"github.com/tokenrouter/tokenrouter/models/routers"
 	"github.com/tokenrouter/tokenrouter/policies"
 	"github.com/tokenrouter/tokenrouter/worker/router"
 )
@@ -210,6 +211,28 @@ func TestRouterOverride(t *testing.T) {
 		if m != "tiny-l" {
 			t.Errorf("at the threshold 0 tokens are of %v", got[0].Models)
 			break
+		}
+	}
+}
+
+// TestEmbeddedRouters: the trio's own nets are found by policy, with their thresholds,
+// and requests may choose among them.
+func TestEmbeddedRouters(t *testing.T) {
+	shipped := routers.Names()
+	if !slices.Contains(shipped, "tiny-s-r2r") {
+		t.Fatalf("shipped: %v", shipped)
+	}
+	e := start(t, func(c *Config) {
+		c.Device, c.Deployments[0].Policy, c.Deployments[0].AllowOverride = "cpu", Policy{Name: "r2r"}, true
+	})
+	r := questions(1, 20)[0]
+	for _, policy := range []string{"", "citer", "co-llm", "r-stitch+"} {
+		if policy != "" && !slices.Contains(shipped, RouterOf(policy, "tiny-s")) {
+			continue
+		}
+		r.Routing = &routing.Override{Policy: policy}
+		if _, err := ask(e, r); err != nil {
+			t.Errorf("policy %q: %v", policy, err)
 		}
 	}
 }
