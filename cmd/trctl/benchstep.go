@@ -42,7 +42,7 @@ type benchStepCmd struct {
 	Reproducible bool    `help:"Results that do not depend on the batch, to the last bit."`
 	Eager        bool    `help:"Launch each kernel on its own, without CUDA graphs."`
 	NoOverlap    bool    `name:"no-overlap" help:"Start no kernel before the one before it has ended."`
-	Products     string  `enum:"auto,library,own" default:"auto" help:"Matrix products: ${enum}."`
+	Products     string  `enum:"auto,library,own,band,slim" default:"auto" help:"Matrix products: ${enum}."`
 	Phases       bool    `negatable:"" default:"true" help:"Time the parts of a step."`
 
 	CuBLASLt string `name:"cublaslt" env:"TRCTL_CUBLASLT" placeholder:"FILE" help:"cuBLASLt library to use instead of searching."`
@@ -236,7 +236,8 @@ func (c *benchStepCmd) onGPU(ctx context.Context, m *stepModel, rows, tokens, po
 		depth = 2
 	}
 	products := map[string]cudaexec.Products{
-		"library": cudaexec.ProductsLibrary, "own": cudaexec.ProductsOwn,
+		"library": cudaexec.ProductsLibrary, "own": cudaexec.ProductsOwn, "band": cudaexec.ProductsBand,
+		"slim": cudaexec.ProductsSlim,
 	}
 	e, err := cudaexec.New(ctx, cudaexec.Config{
 		Vocab: m.vocab, MaxSlots: rows, MaxTokens: tokens, MaxContext: positions, Depth: depth, Reproducible: c.Reproducible,

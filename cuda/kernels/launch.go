@@ -10,10 +10,15 @@ func ceilDiv(a, b int) int { return (a + b - 1) / b }
 
 // run launches a kernel with one parameter struct; an empty grid is no work.
 func run[P any](s *Set, st *driver.Stream, f *driver.Function, x, y, threads int, p *P) error {
+	return runShared(s, st, f, x, y, threads, 0, p)
+}
+
+// runShared is run with dynamic shared memory.
+func runShared[P any](s *Set, st *driver.Stream, f *driver.Function, x, y, threads, shared int, p *P) error {
 	if x <= 0 || y <= 0 {
 		return nil
 	}
-	l := driver.Launch{Grid: driver.Dim{uint32(x), uint32(y), 1}, Block: driver.X(uint32(threads)), PDL: s.overlapped}
+	l := driver.Launch{Grid: driver.Dim{uint32(x), uint32(y), 1}, Block: driver.X(uint32(threads)), SharedBytes: uint32(shared), PDL: s.overlapped}
 	return driver.LaunchWith(st, f, &l, p)
 }
 
@@ -38,10 +43,10 @@ func (s *Set) Qkvpost(st *driver.Stream, p *QkvpostParams, tokens int) error {
 // maxItemBlocks bounds the grid of attention: more items are walked by the same blocks.
 const maxItemBlocks = 1 << 16
 
-// Attn runs the work items of a step on so many blocks for each key head; any number but 0 is right, if Items has room for as
-// many.
-func (s *Set) Attn(st *driver.Stream, p *AttnParams, blocks int) error {
-	return run(s, st, s.attn, min(blocks, maxItemBlocks), s.Dims.KVHeads, 128, p)
+// Attn runs the work items of a step, planned for the same variant, on so many blocks for each key head; any number but 0 is
+// right, if Items has room for as many. Heads is for AttnNarrow, whose product before it was launched with Late.
+func (s *Set) Attn(st *driver.Stream, p *AttnParams, form AttnForm, blocks int) error {
+	return runShared(s, st, s.attn[form], min(blocks, maxItemBlocks), s.Dims.KVHeads, attnThreads[form], attnShared(s.Dims, form), p)
 }
 
 // Silumul applies the gate.
@@ -148,6 +153,31 @@ func (s *Set) skinny(st *driver.Stream, p *MatmulParams, tokens int, form SlimFo
 	}
 	shape := slimShapes[form][width]
 	return run(s, st, s.slim[gate][form][width], ceilDiv(int(p.N), 16*shape.rows), ceilDiv(tokens, 8<<width), 32*shape.warps, p)
+}
+
+// BandFits reports whether Band takes a matrix here: a K of several slices needs few tiles a block.
+func (s *Set) BandFits(n, k int) bool {
+	return s.banded && (ceilDiv(k, 512) <= bandRuns || ceilDiv(ceilDiv(n, 16), s.multiprocessors) <= bandTiles)
+}
+
+// Band multiplies up to MaxBand tokens on tensor cores. Its bits are those of Slim in SlimDeep.
+func (s *Set) Band(st *driver.Stream, p *MatmulParams, tokens int) error {
+	return s.stripe(st, p, tokens, 0)
+}
+
+// BandGate is Band for gate over up, which ends in silu(gate) * up. Y is bf16.
+func (s *Set) BandGate(st *driver.Stream, p *MatmulParams, tokens int) error {
+	return s.stripe(st, p, tokens, 1)
+}
+
+func (s *Set) stripe(st *driver.Stream, p *MatmulParams, tokens, gate int) error {
+	if err := checkMatmul(p, p.N>>gate); err != nil {
+		return err
+	}
+	if tokens > MaxBand || !s.BandFits(int(p.N), int(p.K)) {
+		return fmt.Errorf("band: %w: %d tokens, N %d, K %d", ErrDims, tokens, p.N, p.K)
+	}
+	return runShared(s, st, s.band[gate], min(ceilDiv(int(p.N), 16), s.multiprocessors), min(tokens, 1), 256, bandShared, p)
 }
 
 // Tile multiplies many tokens on tensor cores. Its bits are those of Slim in a form.

@@ -135,16 +135,16 @@ func TestQkvpost(t *testing.T) {
 		slots := []int32{0, int32(3*d.PageSize) + 7, int32(d.PageSize) - 1, -1, int32(2 * d.PageSize)}
 		cacheLen := pages * 2 * d.KVHeads * d.PageSize * d.HeadDim
 		p := kernels.QkvpostParams{
-			Head: r.head(kernels.StepHead{Tokens: tokens}), QKV: cudatest.Put(t, r.Device, qkv),
-			Rope: cudatest.Put(t, r.Device, kernels.RopeTable(maxPos, inverse)), Pos: cudatest.Put(t, r.Device, pos),
+			Head: r.head(kernels.StepHead{Tokens: tokens}), Pos: cudatest.Put(t, r.Device, pos),
 			Slots: cudatest.Put(t, r.Device, slots), Q: cudatest.Make[uint16](t, r.Device, tokens*d.Heads*d.HeadDim),
-			Cache: cudatest.Make[uint16](t, r.Device, cacheLen), Eps: 1e-6,
+			Cache: cudatest.Make[uint16](t, r.Device, cacheLen),
+			Heads: kernels.HeadsParams{QKV: cudatest.Put(t, r.Device, qkv), Rope: cudatest.Put(t, r.Device, kernels.RopeTable(maxPos, inverse)), Eps: 1e-6},
 		}
 		if c.bias {
-			p.Bias = cudatest.Put(t, r.Device, bias)
+			p.Heads.Bias = cudatest.Put(t, r.Device, bias)
 		}
 		if c.norm {
-			p.QNorm, p.KNorm = cudatest.Put(t, r.Device, qn), cudatest.Put(t, r.Device, kn)
+			p.Heads.QNorm, p.Heads.KNorm = cudatest.Put(t, r.Device, qn), cudatest.Put(t, r.Device, kn)
 		}
 		r.ok(r.set.Qkvpost(r.Stream, &p, tokens+1))
 		q := cudatest.Get[uint16](t, r.Device, p.Q, tokens*d.Heads*d.HeadDim)

@@ -17,7 +17,7 @@ import (
 var shared = map[string]any{
 	"StepHead": StepHead{}, "Patch": Patch{}, "AttnItem": AttnItem{}, "AttnCombine": AttnCombine{}, "Sample": Sample{}, "Adjust": Adjust{}, "AdjustParams": AdjustParams{},
 	"Stat": Stat{}, "TopEntry": TopEntry{}, "PrepParams": PrepParams{}, "EmbedParams": EmbedParams{},
-	"RmsnormParams": RmsnormParams{}, "QkvpostParams": QkvpostParams{}, "AttnParams": AttnParams{},
+	"RmsnormParams": RmsnormParams{}, "QkvpostParams": QkvpostParams{}, "HeadsParams": HeadsParams{}, "AttnParams": AttnParams{},
 	"LogitPart": LogitPart{}, "LogitpartParams": LogitpartParams{}, "MatmulParams": MatmulParams{}, "SilumulParams": SilumulParams{},
 	"LogitstatsParams": LogitstatsParams{}, "SampleParams": SampleParams{}, "ScoreParams": ScoreParams{},
 	"PublishParams": PublishParams{}, "HashfillParams": HashfillParams{}, "ConvertParams": ConvertParams{},

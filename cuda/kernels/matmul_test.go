@@ -15,7 +15,9 @@ type matmul func(*driver.Stream, *kernels.MatmulParams, int) error
 
 // products lists them by name.
 func products(s *kernels.Set) map[string]matmul {
-	out := map[string]matmul{"gemv": s.Gemv}
+	out := map[string]matmul{"gemv": s.Gemv, "band": func(st *driver.Stream, p *kernels.MatmulParams, tokens int) error {
+		return s.Band(st, p, min(tokens, kernels.MaxBand)) // the caller adds padding
+	}}
 	for name, form := range forms {
 		out["slim "+name] = func(st *driver.Stream, p *kernels.MatmulParams, tokens int) error { return s.Slim(st, p, tokens, form) }
 		out["tile "+name] = func(st *driver.Stream, p *kernels.MatmulParams, tokens int) error { return s.Tile(st, p, tokens, form) }
@@ -39,7 +41,7 @@ func product(r *rig, launch matmul, w, x []uint16, n, k, tokens, pad int) []floa
 
 func TestMatmul(t *testing.T) {
 	r := newRig(t, tiny)
-	sizes := [][2]int{{1, 8}, {7, 128}, {16, 192}, {65, 264}, {130, 1032}}
+	sizes := [][2]int{{1, 8}, {7, 128}, {16, 192}, {65, 264}, {130, 1032}, {100, 5224}}
 	tokens := []int{0, 1, 2, 3, 5, 8, 9, 17, 33}
 	if !r.Simulated {
 		sizes = append(sizes, [2]int{4096, 1024}, [2]int{1024, 3072}, [2]int{749, 5120})
@@ -58,12 +60,12 @@ func TestMatmul(t *testing.T) {
 		want := ref.Matmul(ref.WidenAll(w), ref.WidenAll(x[:longest*k]), n, k)
 		alone := map[string][]float32{} // first token of the first batch that has one, by the kernels that share their bits
 		for name, launch := range products(r.set) {
-			family := map[string]string{"gemv": "gemv", "slim deep": "8", "tile deep": "8"}[name]
+			family := map[string]string{"gemv": "gemv", "slim deep": "8", "tile deep": "8", "band": "8"}[name]
 			if family == "" {
 				family = "4"
 			}
 			for _, count := range tokens {
-				if count > longest {
+				if count > longest || name == "band" && count > kernels.MaxBand {
 					continue
 				}
 				y := product(r, launch, w, x, n, k, count, pad)
@@ -114,7 +116,7 @@ func TestGate(t *testing.T) {
 	for _, k := range []int{8, 136, 520} {
 		w, x := cudatest.Put(t, r.Device, cudatest.BF16s(1, 2*n*k, 1)), cudatest.BF16s(2, 40*k, 1)
 		plain := products(r.set)
-		gates := map[string]matmul{"gemv": r.set.GemvGate}
+		gates := map[string]matmul{"gemv": r.set.GemvGate, "band": r.set.BandGate}
 		for name, form := range map[string]kernels.SlimForm{"slim deep": kernels.SlimDeep, "slim wide": kernels.SlimWide, "slim thin": kernels.SlimThin} {
 			gates[name] = func(st *driver.Stream, p *kernels.MatmulParams, tokens int) error {
 				return r.set.SlimGate(st, p, tokens, form)
@@ -122,7 +124,7 @@ func TestGate(t *testing.T) {
 		}
 		for name, gate := range gates {
 			for _, tokens := range []int{1, 2, 7, 9, 33} {
-				if r.Simulated && tokens*k > 1200 {
+				if r.Simulated && tokens*k > 1200 || name == "band" && tokens >= kernels.MaxBand {
 					continue
 				}
 				head := r.head(kernels.StepHead{Tokens: int32(tokens)})

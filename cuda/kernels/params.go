@@ -20,6 +20,7 @@ type Patch struct{ Slot, Index, Page int32 }
 // AttnItem is one tile of queries over a range of key chunks; see params.cuh.
 type AttnItem struct {
 	Token, NTok, Pos, Slot, Chunk, ChunkEnd, Partial, Combine int32
+	Spans, Fresh, Padding0, Padding1                          int32
 }
 
 // AttnCombine merges the partials of one tile.
@@ -107,11 +108,17 @@ type RmsnormParams struct {
 	First                                        int32
 }
 
+// HeadsParams mirrors struct HeadsParams.
+type HeadsParams struct {
+	QKV, Bias, QNorm, KNorm, Rope driver.Ptr
+	Eps                           float32
+	Padding                       int32
+}
+
 // QkvpostParams mirrors struct QkvpostParams.
 type QkvpostParams struct {
-	Head, QKV, Bias, QNorm, KNorm, Rope, Pos, Slots, Q, Cache driver.Ptr
-	Eps                                                       float32
-	Padding                                                   int32
+	Head, Pos, Slots, Q, Cache driver.Ptr
+	Heads                      HeadsParams
 }
 
 // AttnParams mirrors struct AttnParams.
@@ -119,12 +126,13 @@ type AttnParams struct {
 	Head, Items, Q, Cache, Table, Out, PartO, PartML, Combines, Arrived driver.Ptr
 	MaxPages                                                            int32
 	Scale                                                               float32
+	Heads                                                               HeadsParams
 }
 
 // MatmulParams mirrors struct MatmulParams.
 type MatmulParams struct {
-	Count, W, X, Y     driver.Ptr
-	N, K, LdY, Padding int32
+	Count, W, X, Y  driver.Ptr
+	N, K, LdY, Late int32
 }
 
 // SilumulParams mirrors struct SilumulParams.

@@ -19,13 +19,18 @@ type Set struct {
 	Dims    Dims
 	modules []*driver.Module
 
-	adjust, attn, convert, embed, hashfill, part, stats, prep, publish, qkvpost, rmsnorm, sample, score, silumul *driver.Function
+	adjust, convert, embed, hashfill, part, stats, prep, publish, qkvpost, rmsnorm, sample, score, silumul *driver.Function
 
+	attn     [attnForms]*driver.Function
 	gemv     [len(gemvWidths)]*driver.Function
 	gemvGate [len(gemvWidths)]*driver.Function
 	slim     [2][slimForms][slimWidths]*driver.Function // plain and gate
+	band     [2]*driver.Function
 	tile     [2][len(tilePasses)]*driver.Function
 
+	// multiprocessors is the device's, and banded says that its shared memory is large enough for band.
+	multiprocessors int
+	banded          bool
 	// overlapped launches with the attribute of programmatic dependent launch.
 	overlapped bool
 }
@@ -74,13 +79,37 @@ func Load(ctx context.Context, device *driver.Context, b Builder, d Dims) (_ *Se
 			return nil, err
 		}
 	}
-	return s, nil
+	return s, s.allow(device.Device())
+}
+
+// allow asks for the shared memory that kernels need beyond 48 KiB, and for the device's size.
+func (s *Set) allow(d driver.Device) error {
+	for form, f := range s.attn {
+		if err := f.SetMaxSharedBytes(attnShared(s.Dims, AttnForm(form))); err != nil {
+			return err
+		}
+	}
+	shared, err := d.Attribute(driver.SharedBytesPerBlockOptin)
+	if err != nil {
+		return err
+	}
+	for _, f := range s.band {
+		if shared < bandShared {
+			break
+		}
+		if err := f.SetMaxSharedBytes(bandShared); err != nil {
+			return err
+		}
+		s.banded = true
+	}
+	s.multiprocessors, err = d.Attribute(driver.MultiprocessorCount)
+	return err
 }
 
 // places lists where the functions go, in the order of Variants.
 func (s *Set) places() []**driver.Function {
 	out := []**driver.Function{
-		&s.attn, &s.embed, &s.part, &s.stats, &s.qkvpost, &s.rmsnorm, &s.sample, &s.score, &s.silumul,
+		&s.attn[AttnNarrow], &s.attn[AttnWide], &s.embed, &s.part, &s.stats, &s.qkvpost, &s.rmsnorm, &s.sample, &s.score, &s.silumul,
 		&s.adjust, &s.convert, &s.hashfill, &s.prep, &s.publish,
 	}
 	for i := range s.gemv {
@@ -95,6 +124,7 @@ func (s *Set) places() []**driver.Function {
 				out = append(out, &s.slim[gate][form][width])
 			}
 		}
+		out = append(out, &s.band[gate])
 		for i := range s.tile[gate] {
 			out = append(out, &s.tile[gate][i])
 		}

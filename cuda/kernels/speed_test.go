@@ -30,9 +30,9 @@ func BenchmarkMatmul(b *testing.B) {
 			if tokens*s[0] > 2048*51200 {
 				continue // larger than y
 			}
-			for _, kind := range []string{"gemv", "deep", "wide", "thin", "tile", "cublaslt"} {
+			for _, kind := range []string{"gemv", "band", "deep", "wide", "thin", "tile", "cublaslt"} {
 				slim := kind == "deep" || kind == "wide" || kind == "thin"
-				if kind == "gemv" && tokens > 2 || slim && tokens > kernels.MaxSlim || kind == "cublaslt" && m.blas == nil || kind == "tile" && tokens < 64 {
+				if kind == "gemv" && tokens > 2 || kind == "band" && (tokens > kernels.MaxBand || !r.set.BandFits(s[0], s[1])) || slim && tokens > kernels.MaxSlim || kind == "cublaslt" && m.blas == nil || kind == "tile" && tokens < 64 {
 					continue
 				}
 				b.Run(fmt.Sprintf("n=%d,k=%d/T=%d/%s", s[0], s[1], tokens, kind), func(b *testing.B) { m.run(b, kind, s[0], s[1], tokens) })
@@ -97,6 +97,8 @@ func (m *matmulBench) run(b *testing.B, kind string, n, k, tokens int) {
 		switch kind {
 		case "gemv":
 			return m.set.Gemv(m.r.Stream, &p, tokens)
+		case "band":
+			return m.set.Band(m.r.Stream, &p, tokens)
 		case "tile":
 			return m.set.Tile(m.r.Stream, &p, tokens, kernels.SlimDeep)
 		case "cublaslt":
@@ -159,8 +161,11 @@ func BenchmarkAttention(b *testing.B) {
 		if r.Simulated {
 			b.Skip("skip: no CUDA driver")
 		}
-		for _, rows := range [][]attnRow{repeat(1, 1000, 1), repeat(8, 1000, 1), repeat(32, 1000, 1), repeat(1, 4000, 1), repeat(16, 1000, 10), {{0, 1000}}} {
-			l := newAttnCase(d, 1, rows).prepare(r, 1024)
+		for _, rows := range [][]attnRow{
+			repeat(1, 1024, 1), repeat(8, 1024, 1), repeat(64, 1024, 1), repeat(1, 4096, 1), repeat(1, 20000, 1), repeat(8, 4000, 1),
+			repeat(8, 1024, 5), repeat(16, 1024, 10), {{0, 4096}},
+		} {
+			l := newAttnCase(d, 1, rows).prepare(r, kernels.FormOf(len(rows)*rows[0].n), 2048)
 			b.Run(fmt.Sprintf("%s/rows=%d,pos=%d,q=%d", name, len(rows), rows[0].pos, rows[0].n), func(b *testing.B) {
 				each := graphed(b, r, 20, func(int) error {
 					l.launch(r)
@@ -171,6 +176,11 @@ func BenchmarkAttention(b *testing.B) {
 					bytes += (row.pos + row.n) * d.KVHeads * d.HeadDim * 4
 				}
 				b.ReportMetric(float64(bytes)/each/1e9, "GB/s")
+				flops := 0.0
+				for _, row := range rows {
+					flops += 4 * float64(d.Heads*d.HeadDim) * float64(row.n) * (float64(row.pos) + float64(row.n+1)/2)
+				}
+				b.ReportMetric(flops/each/1e12, "TFLOP/s")
 			})
 		}
 	}

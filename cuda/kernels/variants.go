@@ -3,6 +3,7 @@ package kernels
 import (
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/tokenrouter/tokenrouter/cuda/nvrtc"
 )
@@ -39,15 +40,6 @@ func (d Dims) Check() error {
 
 // Group is the number of query heads that share a key head.
 func (d Dims) Group() int { return d.Heads / d.KVHeads }
-
-// TileTokens is the number of tokens that one attention tile serves.
-func (d Dims) TileTokens() int { return TileRows / d.Group() }
-
-// TileRows is the number of packed query rows of an attention tile, Chunk the key positions of a chunk.
-const (
-	TileRows = 16
-	Chunk    = 256
-)
 
 func (d Dims) defines() map[string]string {
 	return defines("DIM_C", d.Hidden, "DIM_F", d.FFN, "DIM_HQ", d.Heads, "DIM_HK", d.KVHeads, "DIM_D", d.HeadDim,
@@ -115,6 +107,18 @@ func gemvVariant(width, gate int) Variant {
 	return Variant{"gemv", defines("GEMV_T", width, "GEMV_R", gemvRows, "GEMV_U", 4, "GEMV_ACT", gate), 128}
 }
 
+// MaxBand is the most tokens of band.
+const MaxBand = 8
+
+// Constants of band.cu: the runs of a slice, tiles that a block keeps between slices, and the bytes of struct Shared.
+const (
+	bandRuns   = 10
+	bandTiles  = 4
+	bandShared = 5*4*256*16 + 2*8*8*20*4 + bandTiles*256*16
+)
+
+func bandVariant(gate int) Variant { return Variant{"band", defines("BAND_ACT", gate), 128} }
+
 // tileSide is the rows and the tokens of a block of tile.
 const tileSide = 128
 
@@ -125,11 +129,18 @@ func tileVariant(passes, gate int) Variant {
 	return Variant{"tile", defines("TILE_W", passes, "TILE_ACT", gate), 255}
 }
 
+// attnVariant is a form of attn. Four blocks of the narrow one and two of the wide one fit an SM.
+func attnVariant(dims map[string]string, form AttnForm) Variant {
+	d := defines("ATTN_ROWS", attnRows[form], "ATTN_FRESH", map[AttnForm]int{AttnNarrow: 1, AttnWide: 0}[form])
+	maps.Copy(d, dims)
+	return Variant{"attn", d, 128}
+}
+
 // Variants lists what a model of these dimensions needs, in a fixed order.
 func Variants(d Dims) []Variant {
 	dims := d.defines()
 	vs := []Variant{
-		{"attn", dims, 208}, {"embed", dims, 64}, {"logitpart", dims, 96}, {"logitstats", dims, 64},
+		attnVariant(dims, AttnNarrow), attnVariant(dims, AttnWide), {"embed", dims, 64}, {"logitpart", dims, 96}, {"logitstats", dims, 64},
 		{"qkvpost", dims, 64}, {"rmsnorm", dims, 128}, {"sample", dims, 128}, {"score", dims, 64}, {"silumul", dims, 64},
 	}
 	return append(vs, anyModel()...)
@@ -150,6 +161,7 @@ func anyModel() []Variant {
 				vs = append(vs, slimVariant(form, width, gate))
 			}
 		}
+		vs = append(vs, bandVariant(gate))
 		for _, passes := range tilePasses {
 			vs = append(vs, tileVariant(passes, gate))
 		}

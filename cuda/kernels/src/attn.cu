@@ -2,329 +2,423 @@
 //
 // q, out [T, HQ, D] bf16; cache [N, 2, HK, P, D] bf16; causal by absolute position; scores and sums in f32.
 //
-// A work item is a tile of 16 packed rows: row r is token r / G and query head h * G + r % G, so one tile serves
-// 16 / G tokens and the group shares each key read. Keys are walked in chunks of 256 positions from 0. Of a chunk, each
-// of the 4 warps takes 64 positions with m16n8k16 products; the block then joins the four in warp order and the chunks
-// in chunk order. An item covers either all chunks of its tile (and writes out) or exactly one (and writes a partial; the
-// block that finds all partials of a tile there joins them, in the same order). So a token's bits depend on its own
-// sequence alone: not on the other rows, on how many tokens it came with, or on how the work was spread.
+// A work item is a tile of ROWS packed rows: row r is token r / G and query head h * G + r % G, so one tile serves
+// ROWS / G tokens, and all of them share each read of a key. Keys are walked in spans of 64 positions from 0, and a number of
+// spans that depends on the token's position alone (AttnPlan) makes a chunk, whose softmax is online; chunks are joined in
+// order. An item covers either all chunks of its tile (and writes out) or exactly one (and writes a partial; the block that
+// finds all partials of a tile there joins them, in the same order). So a token's bits depend on its own sequence alone: not
+// on the other rows, on how many tokens it came with, on how the work was spread, or on the variant.
 //
-// Fragments are 16 bytes a lane, by permuting inner indices on both operands alike:
-//   scores: the inner index of step s of block b is element 32 b + 8 (lane % 4) + 4 s + {0..3} of the head; the two steps
-//   have a sum each, which are added at the end, so that fewer products wait for each other;
-//   values: column n of tile j of block b is element 64 b + 8 n + j of the head.
-// A lane copies what it will use itself, into a ring of STAGES stages of 16 positions in its warp's part of shared memory:
-// the ring serves as registers that loads fill without waiting, and needs no barrier. Keys come first, then values, so
-// values are on their way while scores are computed. Positions after the tile's last are not read at all (their pages may
-// hold anything).
+// Variants. ATTN_ROWS 16 with ATTN_FRESH is for steps of few tokens: it makes queries, keys and values of the step's tokens
+// itself, as qkvpost does, and appends to the cache. Keys and values of earlier steps do not depend on the kernels before,
+// so their first span is on its way before the wait. ATTN_ROWS 64 is for steps of many: qkvpost has come before.
 //
-// Blocks (items, HK) of 128 threads. Bytes: 4 D a key position, tile and key head; 48 KiB of them in flight for a block of
-// D 128. Flops: 64 D the same.
+// Four warps make the scores of 16 rows (ATTN_ROWS 16) or 32 (64, with two such groups of warps) by 16 positions each,
+// m16n8k16 products over D in order. They exchange maxima, write probabilities to shared memory and then make D / 4
+// columns each of the output, over the span's positions in order; sums are added in the order of warps. A span's keys are
+// replaced by those of the next as soon as its scores are there, the values one step later. Rows of shared memory are
+// 16-byte units, unit u of row r at u ^ r % 8, free of bank conflicts. Positions after the tile's last are not read
+// at all (their pages may hold anything).
+//
+// Blocks (items, HK) of 128 or 256 threads. Bytes: 4 D a key position, tile and key head. Flops: 4 ROWS D the same.
 #include "bf16.cuh"
+#include "heads.cuh"
 #include "params.cuh"
 #include "reduce.cuh"
 #include "softmax.cuh"
 
-// A block of D 128 has 48 KiB in flight, enough for one SM's share of the bandwidth, and two of them fit the registers.
-#define ATTN_BOUNDS __launch_bounds__(128, DIM_D == 64 ? 3 : 2)
+constexpr int SPAN = 64, ROWS = ATTN_ROWS, M = ROWS == 16 ? 1 : 2, GROUPS = ROWS / 16 / M, WARPS = 4 * GROUPS, THREADS = 32 * WARPS;
+constexpr int UNITS = D / 8, NT = D / 32; // 16-byte units of a row; tiles of 8 columns that a warp has of the output
+constexpr int MAX_CHUNKS = 32;
+constexpr bool WHOLE = P % SPAN == 0; // a span lies in one page
 
-constexpr int CHUNK = 256, WARPS = 4, SPAN = CHUNK / WARPS, TILES = SPAN / 8, ROWS = 16;
-constexpr int KB = D / 32, VB = D / 64, STRIDE = D + 4;
-constexpr int STAGES = 3, WORDS = D / 16, STEPS = SPAN / 16; // a span is STEPS stages of keys and as many of values
-constexpr int QUADS = D / 32;                                // runs of 4 elements of one row that a thread joins
-constexpr bool WHOLE = P % SPAN == 0;                        // a warp's span lies in one page
-
-// Area is one warp's shared memory: the ring, and after its last use the warp's output.
-union Area {
-	uint4 ring[STAGES][WORDS][32];
-	struct {
-		float rows[ROWS][STRIDE], maxima[ROWS], sums[ROWS];
-	} out;
+struct Shared {
+	uint4 q[ROWS][UNITS], k[SPAN][UNITS], v[SPAN][UNITS], probs[ROWS][SPAN / 8];
+	float maxima[4][ROWS], sums[4][ROWS];
 };
+static_assert(ROWS * MAX_CHUNKS * sizeof(float2) <= 2 * sizeof(Shared::k), "maxima and sums of partials take the place of keys and values");
 
-// Span is the part of a chunk that a warp takes, given the page of each run of 8 positions.
-struct Span {
-	const bf16 *keys, *values; // of the head, in page 0
-	int base, last;            // the first position, and the last one of the tile
-	int pages[TILES];
-};
-
-// place returns where position base + off of a head's tile lies.
-__device__ __forceinline__ const bf16 *place(const Span &a, const bf16 *tile, int off) {
-	const int page = WHOLE ? a.pages[0] : a.pages[off / 8], in = WHOLE ? a.base % P + off : (a.base + off) % P;
-	return tile + ((size_t)page * 2 * HK * P + in) * D;
+// thread is the thread's index, computed anew: else the compiler keeps what depends on it in registers from item to item.
+__device__ __forceinline__ int thread() {
+	u32 i = threadIdx.x;
+	forget(i);
+	return i;
 }
 
-// copy_stage starts a stage's copies: the keys, then the values of 16 positions each. Past the end there is nothing to copy.
-__device__ __forceinline__ void copy_stage(const Span &a, Area &area, int n) {
-	const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-	uint4(*to)[32] = area.ring[n % STAGES];
-	if (n < STEPS) {
+// Walk is what a block knows of its item.
+struct Walk {
+	const int *table;
+	int token, ntok, pos, fresh, partial, combine;
+	int length, start, end; // positions of a chunk; the item's first position, and the end of its chunks or of its positions
+};
+
+// State is the softmax of a thread's rows: row x / 2 * 16 + x % 2 * 8 + lane / 4 of its warp's, D / 4 columns.
+struct State {
+	float maxima[2 * M], sums[2 * M], out[M][NT][4];
+};
+
+__device__ __forceinline__ void clear(State &s) {
 #pragma unroll
-		for (int i = 0; i < 2; i++) {
-			const int off = 16 * n + 8 * i;
-			const bf16 *row = place(a, a.keys, off) + g * D + 8 * c;
+	for (int x = 0; x < 2 * M; x++) s.maxima[x] = -INF, s.sums[x] = 0.0f;
 #pragma unroll
-			for (int b = 0; b < KB; b++) copy_async(&to[i * KB + b][lane], row + 32 * b, a.base + off + g <= a.last);
-		}
-	} else if (n < 2 * STEPS) {
+	for (int i = 0; i < M * NT * 4; i++) s.out[i / 4 / NT][i / 4 % NT][i % 4] = 0.0f;
+}
+
+// read_item reads an item; it was written by another kernel, which may have ended a moment ago.
+__device__ __forceinline__ Walk read_item(const AttnParams &p, int i) {
+	static_assert(sizeof(AttnItem) == 48, "three words");
+	const uint4 *from = (const uint4 *)(p.items + i);
+	const uint4 a = __ldcg(from), b = __ldcg(from + 1), c = __ldcg(from + 2);
+	Walk w;
+	w.token = a.x, w.ntok = a.y, w.pos = a.z, w.table = p.table + (size_t)a.w * p.max_pages;
+	w.partial = b.z, w.combine = b.w;
+	w.length = (int)c.x * SPAN, w.fresh = c.y;
+	w.start = (int)b.x * w.length;
+	w.end = min(w.pos + w.ntok, (int)b.y * w.length);
+	return w;
+}
+
+// page_of returns the page of a span that lies in one, or 0.
+__device__ __forceinline__ int page_of(const Walk &w, int base) { return WHOLE && base < w.end ? __ldcg(w.table + base / P) : 0; }
+
+// fetch starts the copy of a span's keys or values, except those that the block makes itself. tile is the head's part of page 0.
+__device__ __forceinline__ void fetch(const Walk &w, uint4 (*to)[UNITS], const bf16 *tile, int base, int page) {
+	const int me = thread();
+	constexpr int STEP = THREADS / UNITS; // rows that the block copies at a time
+	static_assert(STEP % 8 == 0, "a thread's units lie in one column");
+	if (base < w.end) {
+		const int row = me / UNITS, unit = me % UNITS, last = w.pos + w.ntok - 1;
+		uint4 *at = &to[row][unit ^ row % 8];
+		const bf16 *from = tile + ((size_t)page * 2 * HK * P + base % P + row) * D + 8 * unit;
 #pragma unroll
-		for (int i = 0; i < 2; i++) {
-			const int off = 16 * (n - STEPS) + 8 * i, at = a.base + off + 2 * c;
-			const bf16 *row = place(a, a.values, off) + 2 * c * D + 8 * g;
-#pragma unroll
-			for (int b = 0; b < VB; b++) {
-				copy_async(&to[4 * b + 2 * i][lane], row + 64 * b, at <= a.last);
-				copy_async(&to[4 * b + 2 * i + 1][lane], row + D + 64 * b, at + 1 <= a.last);
+		for (int j = 0; j < SPAN / STEP; j++) {
+			const int pos = base + j * STEP + row;
+			const bool in = pos <= last;
+#if ATTN_FRESH
+			if (in && pos >= w.fresh) continue;
+#endif
+			if (!WHOLE) {
+				const int other = in ? __ldcg(w.table + pos / P) : 0;
+				copy_async(at + j * STEP * UNITS, tile + ((size_t)other * 2 * HK * P + pos % P) * D + 8 * unit, in);
+			} else {
+				copy_async(at + j * STEP * UNITS, from + j * STEP * D, in);
 			}
 		}
 	}
 	copy_commit();
 }
 
-// load_queries reads a tile's fragments, two steps of a0..a3 for each block of 32 elements; missing rows are zero.
-__device__ __forceinline__ void load_queries(const AttnParams &p, const AttnItem &it, int h, u32 (&q)[KB][8]) {
-	const int g = threadIdx.x % 32 / 4, c = threadIdx.x % 4, rows = it.ntok * G;
-	const bf16 *lo = p.q + ((size_t)(it.token + g / G) * HQ + h * G + g % G) * D + 8 * c;
-	const bf16 *hi = p.q + ((size_t)(it.token + (g + 8) / G) * HQ + h * G + (g + 8) % G) * D + 8 * c;
-#pragma unroll
-	for (int b = 0; b < KB; b++) {
-		uint4 x = make_uint4(0, 0, 0, 0), y = x;
-		if (g < rows) x = *(const uint4 *)(lo + 32 * b);
-		if (g + 8 < rows) y = *(const uint4 *)(hi + 32 * b);
-		q[b][0] = x.x, q[b][1] = y.x, q[b][2] = x.y, q[b][3] = y.y;
-		q[b][4] = x.z, q[b][5] = y.z, q[b][6] = x.w, q[b][7] = y.w;
-	}
-}
-
-// scores fills s with the base-2 exponents of one warp's span, -inf where masked.
-__device__ __forceinline__ void scores(const AttnParams &p, const Span &a, Area &area, const u32 (&q)[KB][8], int lim0,
-                                       int lim1, float (&s)[TILES][4]) {
-	const int lane = threadIdx.x % 32, c = lane % 4;
-#pragma unroll
-	for (int n = 0; n < STEPS; n++) {
-		float even[2][4], odd[2][4];
-#pragma unroll
-		for (int i = 0; i < 8; i++) even[i / 4][i % 4] = odd[i / 4][i % 4] = 0.0f;
-		copy_wait<STAGES - 1>();
-#pragma unroll
-		for (int b = 0; b < KB; b++)
-#pragma unroll
-			for (int i = 0; i < 2; i++) {
-				const uint4 k = area.ring[n % STAGES][i * KB + b][lane];
-				mma_bf16(even[i], q[b][0], q[b][1], q[b][2], q[b][3], k.x, k.y);
-				mma_bf16(odd[i], q[b][4], q[b][5], q[b][6], q[b][7], k.z, k.w);
-			}
-		copy_stage(a, area, n + STAGES);
-#pragma unroll
-		for (int i = 0; i < 2; i++)
-#pragma unroll
-			for (int j = 0; j < 4; j++) {
-				const int col = a.base + 16 * n + 8 * i + 2 * c + j % 2;
-				s[2 * n + i][j] = col <= (j < 2 ? lim0 : lim1) ? __fmul_rn(even[i][j] + odd[i][j], p.scale) : -INF;
-			}
-	}
-}
-
-// exponentiate makes fragments of probabilities, relative to the row's maximum, and returns maximum and sum of both rows.
-__device__ __forceinline__ void exponentiate(float (&s)[TILES][4], u32 (&probs)[STEPS][4], float (&m)[2], float (&l)[2]) {
-	m[0] = m[1] = -INF;
-#pragma unroll
-	for (int i = 0; i < TILES; i++) {
-		m[0] = fmaxf(m[0], fmaxf(s[i][0], s[i][1]));
-		m[1] = fmaxf(m[1], fmaxf(s[i][2], s[i][3]));
-	}
-#pragma unroll
-	for (int r = 0; r < 2; r++) {
-		m[r] = fmaxf(m[r], __shfl_xor_sync(FULL_WARP, m[r], 1));
-		m[r] = fmaxf(m[r], __shfl_xor_sync(FULL_WARP, m[r], 2));
-		l[r] = 0.0f;
-	}
-#pragma unroll
-	for (int i = 0; i < TILES; i++)
-#pragma unroll
-		for (int j = 0; j < 4; j++) {
-			const float e = m[j / 2] == -INF ? 0.0f : exp2f(s[i][j] - m[j / 2]);
-			s[i][j] = e;
-			l[j / 2] += e;
-		}
-#pragma unroll
-	for (int i = 0; i < TILES; i++)
-		probs[i / 2][i % 2 * 2] = pack_bf16(s[i][0], s[i][1]), probs[i / 2][i % 2 * 2 + 1] = pack_bf16(s[i][2], s[i][3]);
-#pragma unroll
-	for (int r = 0; r < 2; r++) {
-		l[r] += __shfl_xor_sync(FULL_WARP, l[r], 1);
-		l[r] += __shfl_xor_sync(FULL_WARP, l[r], 2);
-	}
-}
-
-// weigh adds the products of probabilities and values to o.
-__device__ __forceinline__ void weigh(const Span &a, Area &area, const u32 (&probs)[STEPS][4], float (&o)[VB][8][4]) {
+#if ATTN_FRESH
+// put_head writes a head's elements into a row of shared memory, and into the cache if there is a place.
+__device__ __forceinline__ void put_head(uint4 (*rows)[UNITS], int row, const float (&v)[2 * HEAD_PER], bf16 *out) {
 	const int lane = threadIdx.x % 32;
 #pragma unroll
-	for (int k = 0; k < STEPS; k++) {
-		copy_wait<STAGES - 1>();
+	for (int j = 0; j < 2 * HEAD_PER; j++) {
+		const int e = lane + 32 * j;
+		const bf16 x = float_to_bf16(v[j]);
+		((bf16 *)&rows[row][e / 8 ^ row % 8])[e % 8] = x;
+		if (out) out[e] = x;
+	}
+}
+
+// make_span makes the keys and values that the step adds to a span, and appends those of the tile's own tokens.
+__device__ __forceinline__ void make_span(const AttnParams &p, const Walk &w, int h, int base, Shared &s) {
+	const int from = max(w.fresh, base), n = min(w.pos + w.ntok, base + SPAN) - from;
+#pragma unroll 1
+	for (int i = threadIdx.x / 32; i < 2 * n; i += WARPS) {
+		const int at = from + i / 2, value = i % 2;
+		float v[2 * HEAD_PER];
+		finish_head(p.heads, w.token + at - w.pos, HQ + value * HK + h, at, v);
+		bf16 *out = nullptr;
+		if (at >= w.pos) out = p.cache + (((size_t)w.table[at / P] * 2 * HK + value * HK + h) * P + at % P) * D;
+		put_head(value ? s.v : s.k, at - base, v, out);
+	}
+}
+#endif
+
+// load_queries fills the block's queries; missing rows are zero.
+__device__ __forceinline__ void load_queries(const AttnParams &p, const Walk &w, int h, Shared &s) {
+	const int me = thread();
+	const int rows = w.ntok * G;
+#if ATTN_FRESH
+	for (int r = me / 32; r < ROWS; r += WARPS) {
+		float v[2 * HEAD_PER];
 #pragma unroll
-		for (int b = 0; b < VB; b++) {
-			uint4 v[4];
+		for (int j = 0; j < 2 * HEAD_PER; j++) v[j] = 0.0f;
+		if (r < rows) finish_head(p.heads, w.token + r / G, h * G + r % G, w.pos + r / G, v);
+		put_head(s.q, r, v, nullptr);
+	}
+#else
 #pragma unroll
-			for (int i = 0; i < 4; i++) v[i] = area.ring[(STEPS + k) % STAGES][4 * b + i][lane];
+	for (int j = 0; j < ROWS * UNITS / THREADS; j++) {
+		const int i = j * THREADS + me, r = i / UNITS, unit = i % UNITS;
+		uint4 x = make_uint4(0, 0, 0, 0);
+		if (r < rows) x = *(const uint4 *)(p.q + ((size_t)(w.token + r / G) * HQ + h * G + r % G) * D + 8 * unit);
+		s.q[r][unit ^ r % 8] = x;
+	}
+#endif
+}
+
+// scores makes the scores of a warp's rows at its 16 positions of a span, -inf where masked, and leaves the rows' maxima.
+__device__ __forceinline__ void scores(const Walk &w, Shared &s, int base, float (&z)[M][2][4]) {
+	const int me = thread();
+	const int lane = me % 32, g = lane / 4, c = lane % 4, part = me / 32 % 4, row0 = me / 128 * 16 * M;
 #pragma unroll
-			for (int j = 0; j < 4; j++) {
-				const u32 w0 = word(v[0], j), w1 = word(v[1], j), w2 = word(v[2], j), w3 = word(v[3], j);
-				mma_bf16(o[b][2 * j], probs[k][0], probs[k][1], probs[k][2], probs[k][3], low_halves(w0, w1), low_halves(w2, w3));
-				mma_bf16(o[b][2 * j + 1], probs[k][0], probs[k][1], probs[k][2], probs[k][3], high_halves(w0, w1), high_halves(w2, w3));
+	for (int i = 0; i < M * 8; i++) z[i / 8][i / 4 % 2][i % 4] = 0.0f;
+	const int krow = 16 * part + lane % 8 + lane / 16 * 8, qrow = row0 + lane % 16;
+	const u32 kat = (krow * UNITS + (lane / 8 % 2 ^ krow % 8)) * 16, qat = (qrow * UNITS + (lane / 16 ^ qrow % 8)) * 16;
+#pragma unroll
+	for (int n = 0; n < D / 16; n++) {
+		u32 k[4], q[4];
+		load_matrices(k, s.k, kat ^ 32 * n); // unit 2 n further
+#pragma unroll
+		for (int m = 0; m < M; m++) {
+			load_matrices(q, s.q[16 * m], qat ^ 32 * n);
+			mma_bf16(z[m][0], q[0], q[1], q[2], q[3], k[0], k[1]);
+			mma_bf16(z[m][1], q[0], q[1], q[2], q[3], k[2], k[3]);
+		}
+	}
+	if (base + SPAN - 1 > w.pos) {
+#pragma unroll
+		for (int i = 0; i < M * 8; i++) {
+			const int m = i / 8, t = i / 4 % 2, j = i % 4, row = row0 + 16 * m + j / 2 * 8 + g;
+			if (base + 16 * part + 8 * t + 2 * c + j % 2 > w.pos + row / G) z[m][t][j] = -INF;
+		}
+	}
+#pragma unroll
+	for (int x = 0; x < 2 * M; x++) {
+		const int m = x / 2, j = x % 2 * 2;
+		float top = fmaxf(fmaxf(z[m][0][j], z[m][0][j + 1]), fmaxf(z[m][1][j], z[m][1][j + 1]));
+		top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 1));
+		top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 2));
+		if (c == 0) s.maxima[part][row0 + 16 * m + x % 2 * 8 + g] = top;
+	}
+}
+
+// exponentiate writes probabilities relative to the maximum so far and their sums, and rescales the state.
+__device__ __forceinline__ void exponentiate(const AttnParams &p, Shared &s, float (&z)[M][2][4], State &state) {
+	const int me = thread();
+	const int lane = me % 32, g = lane / 4, c = lane % 4, part = me / 32 % 4, row0 = me / 128 * 16 * M;
+#pragma unroll
+	for (int x = 0; x < 2 * M; x++) {
+		const int m = x / 2, j = x % 2 * 2, row = row0 + 16 * m + x % 2 * 8 + g;
+		const float top = fmaxf(fmaxf(s.maxima[0][row], s.maxima[1][row]), fmaxf(s.maxima[2][row], s.maxima[3][row]));
+		const float most = fmaxf(state.maxima[x], __fmul_rn(top, p.scale)), from = most == -INF ? 0.0f : most;
+		const float shrink = exp2_fast(state.maxima[x] - from);
+		state.maxima[x] = most;
+		state.sums[x] = __fmul_rn(state.sums[x], shrink);
+#pragma unroll
+		for (int t = 0; t < NT; t++) state.out[m][t][j] *= shrink, state.out[m][t][j + 1] *= shrink;
+		float sum = 0.0f;
+#pragma unroll
+		for (int t = 0; t < 2; t++) {
+			const float a = exp2_fast(fmaf(z[m][t][j], p.scale, -from)), b = exp2_fast(fmaf(z[m][t][j + 1], p.scale, -from));
+			sum += a, sum += b;
+			((u32 *)&s.probs[row][(2 * part + t) ^ row % 8])[c] = pack_bf16(a, b);
+		}
+		sum += __shfl_xor_sync(FULL_WARP, sum, 1);
+		sum += __shfl_xor_sync(FULL_WARP, sum, 2);
+		if (c == 0) s.sums[part][row] = sum;
+	}
+}
+
+// weigh adds the products of probabilities and values to the state.
+__device__ __forceinline__ void weigh(Shared &s, State &state) {
+	const int me = thread();
+	const int lane = me % 32, g = lane / 4, part = me / 32 % 4, row0 = me / 128 * 16 * M;
+#pragma unroll
+	for (int x = 0; x < 2 * M; x++) {
+		const int row = row0 + x / 2 * 16 + x % 2 * 8 + g;
+#pragma unroll
+		for (int i = 0; i < 4; i++) state.sums[x] += s.sums[i][row];
+	}
+	const int row16 = lane % 16;
+	const u32 vat = (row16 * UNITS + ((part * NT + lane / 16) ^ row16 % 8)) * 16, pat = ((row0 + row16) * 8 + (lane / 16 ^ row16 % 8)) * 16;
+#pragma unroll
+	for (int n = 0; n < SPAN / 16; n++) {
+		u32 a[M][4];
+#pragma unroll
+		for (int m = 0; m < M; m++) load_matrices(a[m], s.probs[16 * m], pat ^ 32 * n);
+#pragma unroll
+		for (int t = 0; t < NT; t += 2) {
+			u32 v[4];
+			load_matrices_transposed(v, s.v[16 * n], vat ^ 16 * t);
+#pragma unroll
+			for (int m = 0; m < M; m++) {
+				mma_bf16(state.out[m][t], a[m][0], a[m][1], a[m][2], a[m][3], v[0], v[1]);
+				mma_bf16(state.out[m][t + 1], a[m][0], a[m][1], a[m][2], a[m][3], v[2], v[3]);
 			}
 		}
-		copy_stage(a, area, STEPS + k + STAGES);
 	}
 }
 
-// spill_tile puts a warp's output where the whole block can read it.
-__device__ __forceinline__ void spill_tile(const float (&o)[VB][8][4], float (*rows)[STRIDE]) {
-	const int g = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
+// join_chunk joins a chunk into the state of all chunks before it.
+__device__ __forceinline__ void join_chunk(State &all, const State &chunk) {
 #pragma unroll
-	for (int b = 0; b < VB; b++)
+	for (int x = 0; x < 2 * M; x++) {
+		SoftmaxState s = {all.maxima[x], all.sums[x]};
+		const float2 f = join_factors(s, chunk.maxima[x], chunk.sums[x]);
+		all.maxima[x] = s.maximum, all.sums[x] = s.sum;
 #pragma unroll
-		for (int x = 0; x < 4; x++) { // x / 2: row g or g + 8; x % 2: column 2c or 2c + 1
-			float *to = &rows[g + x / 2 * 8][64 * b + 8 * (2 * c + x % 2)];
-			*(float4 *)to = make_float4(o[b][0][x], o[b][1][x], o[b][2][x], o[b][3][x]);
-			*(float4 *)(to + 4) = make_float4(o[b][4][x], o[b][5][x], o[b][6][x], o[b][7][x]);
-		}
-}
-
-// join_quad joins four elements.
-__device__ __forceinline__ void join_quad(float4 &a, float4 b, float2 f) {
-	a.x = join(a.x, b.x, f), a.y = join(a.y, b.y, f), a.z = join(a.z, b.z, f), a.w = join(a.w, b.w, f);
-}
-
-// write_row divides one thread's part of a packed row by its sum and writes it.
-__device__ __forceinline__ void write_row(const AttnParams &p, int token, int h, int row, const float4 (&acc)[QUADS], float sum) {
-	bf16 *out = p.out + ((size_t)(token + row / G) * HQ + h * G + row % G) * D + threadIdx.x % 8 * 4;
+		for (int t = 0; t < NT; t++)
 #pragma unroll
-	for (int i = 0; i < QUADS; i++)
-		*(uint2 *)(out + 32 * i) = make_uint2(pack_bf16(acc[i].x / sum, acc[i].y / sum), pack_bf16(acc[i].z / sum, acc[i].w / sum));
-}
-
-// join_warps joins the four spans of a chunk in warp order, and the chunk into the state and acc of a row.
-__device__ __forceinline__ void join_warps(const Area *areas, int row, SoftmaxState &state, float4 (&acc)[QUADS]) {
-	SoftmaxState part = {-INF, 0.0f};
-	float4 sum[QUADS];
-#pragma unroll
-	for (int i = 0; i < QUADS; i++) sum[i] = make_float4(0, 0, 0, 0);
-#pragma unroll
-	for (int v = 0; v < WARPS; v++) {
-		const float m = areas[v].out.maxima[row];
-		if (m == -INF) continue; // the warp may have left its rows unwritten
-		const float2 f = join_factors(part, m, areas[v].out.sums[row]);
-#pragma unroll
-		for (int i = 0; i < QUADS; i++) join_quad(sum[i], *(const float4 *)&areas[v].out.rows[row][32 * i + threadIdx.x % 8 * 4], f);
-	}
-	const float2 f = join_factors(state, part.maximum, part.sum);
-#pragma unroll
-	for (int i = 0; i < QUADS; i++) join_quad(acc[i], sum[i], f);
-}
-
-// join_partials joins the partials of one tile in chunk order and writes the output. It reads AHEAD of them at a time.
-__device__ __forceinline__ void join_partials(const AttnParams &p, const AttnCombine &t, int h, int row) {
-	constexpr int AHEAD = 4;
-	SoftmaxState state = {-INF, 0.0f};
-	float4 acc[QUADS];
-#pragma unroll
-	for (int i = 0; i < QUADS; i++) acc[i] = make_float4(0, 0, 0, 0);
-	for (int first = 0; first < t.nchunks; first += AHEAD) {
-		float2 ml[AHEAD];
-		float4 o[AHEAD][QUADS];
-#pragma unroll
-		for (int n = 0; n < AHEAD; n++) {
-			const size_t at = ((size_t)(t.partial + min(first + n, t.nchunks - 1)) * HK + h) * ROWS + row;
-			ml[n] = __ldcg((const float2 *)(p.part_ml + at * 2));
-#pragma unroll
-			for (int i = 0; i < QUADS; i++) o[n][i] = __ldcg((const float4 *)(p.part_o + at * D + 32 * i + threadIdx.x % 8 * 4));
-		}
-#pragma unroll
-		for (int n = 0; n < AHEAD; n++) {
-			if (first + n >= t.nchunks) break;
-			const float2 f = join_factors(state, ml[n].x, ml[n].y);
-#pragma unroll
-			for (int i = 0; i < QUADS; i++) join_quad(acc[i], o[n][i], f);
-		}
-	}
-	write_row(p, t.token, h, row, acc, state.sum);
-}
-
-// attend leaves the output of a warp's span in its area.
-__device__ __forceinline__ void attend(const AttnParams &p, const AttnItem &it, int h, int base, Area &area) {
-	const int g = threadIdx.x % 32 / 4, rows = it.ntok * G;
-	float m[2] = {-INF, -INF}, l[2] = {0.0f, 0.0f};
-	Span a;
-	a.keys = p.cache + (size_t)h * P * D, a.values = a.keys + (size_t)HK * P * D;
-	a.base = base, a.last = it.pos + it.ntok - 1;
-	if (base <= a.last) {
-		const int *table = p.table + (size_t)it.slot * p.max_pages;
-#pragma unroll
-		for (int i = 0; i < (WHOLE ? 1 : TILES); i++) a.pages[i] = base + 8 * i <= a.last ? table[(base + 8 * i) / P] : 0;
-#pragma unroll
-		for (int n = 0; n < STAGES; n++) copy_stage(a, area, n);
-		float s[TILES][4], o[VB][8][4];
-		u32 q[KB][8];
-		load_queries(p, it, h, q); // again for each chunk: cheaper than holding them in registers
-		scores(p, a, area, q, g < rows ? it.pos + g / G : -1, g + 8 < rows ? it.pos + (g + 8) / G : -1, s);
-		u32 probs[STEPS][4];
-		exponentiate(s, probs, m, l);
-#pragma unroll
-		for (int i = 0; i < VB * 32; i++) o[i / 32][i / 4 % 8][i % 4] = 0.0f;
-		weigh(a, area, probs, o);
-		copy_wait<0>();
-		__syncwarp(); // the ring becomes the output
-		spill_tile(o, area.out.rows);
-	}
-	if (threadIdx.x % 4 == 0) {
-		area.out.maxima[g] = m[0], area.out.maxima[g + 8] = m[1];
-		area.out.sums[g] = l[0], area.out.sums[g + 8] = l[1];
+			for (int j = x % 2 * 2; j < x % 2 * 2 + 2; j++) all.out[x / 2][t][j] = join(all.out[x / 2][t][j], chunk.out[x / 2][t][j], f);
 	}
 }
 
-extern "C" __global__ void ATTN_BOUNDS attn(const __grid_constant__ AttnParams p) {
-	start_next();
-	await_previous();
-	__shared__ __align__(16) Area areas[WARPS];
-	const int warp = threadIdx.x / 32, row = threadIdx.x / 8, h = blockIdx.y;
-
-	AttnItem it = p.items[blockIdx.x]; // there is room for as many items as blocks: read along with their number
-	const int items = p.head->items;
-	for (int w = blockIdx.x; w < items; w += gridDim.x, it = p.items[min(w, items - 1)]) {
-		const AttnCombine t = it.partial < 0 ? AttnCombine{} : p.combines[it.combine];
-		const bool mine = row < it.ntok * G;
-		SoftmaxState state = {-INF, 0.0f};
-		float4 acc[QUADS];
+// store writes a tile's output, or a partial's rows.
+__device__ __forceinline__ void store(const AttnParams &p, const Walk &w, int h, const State &state) {
+	const int me = thread();
+	const int lane = me % 32, g = lane / 4, c = lane % 4, part = me / 32 % 4, row0 = me / 128 * 16 * M;
 #pragma unroll
-		for (int i = 0; i < QUADS; i++) acc[i] = make_float4(0, 0, 0, 0);
-		for (int chunk = it.chunk; chunk < it.chunk_end; chunk++) {
-			attend(p, it, h, chunk * CHUNK + warp * SPAN, areas[warp]);
-			__syncthreads();
-			if (mine) join_warps(areas, row, state, acc);
-			__syncthreads(); // the areas become rings again
-		}
-		if (it.partial < 0) {
-			if (mine) write_row(p, it.token, h, row, acc, state.sum);
+	for (int x = 0; x < 2 * M; x++) {
+		const int row = row0 + x / 2 * 16 + x % 2 * 8 + g, j = x % 2 * 2, from = part * (D / 4) + 2 * c;
+		if (row >= w.ntok * G) continue;
+		if (w.partial < 0) {
+			const float inverse = reciprocal(state.sums[x]);
+			bf16 *out = p.out + ((size_t)(w.token + row / G) * HQ + h * G + row % G) * D + from;
+#pragma unroll
+			for (int t = 0; t < NT; t++)
+				*(u32 *)(out + 8 * t) = pack_bf16(state.out[x / 2][t][j] * inverse, state.out[x / 2][t][j + 1] * inverse);
 			continue;
 		}
-		if (mine) {
-			const size_t at = ((size_t)it.partial * HK + h) * ROWS + row;
+		const size_t at = (size_t)(w.partial + row) * HK + h;
+		float *out = p.part_o + at * D + from;
 #pragma unroll
-			for (int i = 0; i < QUADS; i++) *(float4 *)(p.part_o + at * D + 32 * i + threadIdx.x % 8 * 4) = acc[i];
-			if (threadIdx.x % 8 == 0) *(float2 *)(p.part_ml + at * 2) = make_float2(state.maximum, state.sum);
-			__threadfence();
+		for (int t = 0; t < NT; t++) *(float2 *)(out + 8 * t) = make_float2(state.out[x / 2][t][j], state.out[x / 2][t][j + 1]);
+		if (part == 0 && c == 0) *(float2 *)(p.part_ml + at * 2) = make_float2(state.maxima[x], state.sums[x]);
+	}
+}
+
+// Pairs is two columns of a row in AHEAD partials.
+constexpr int AHEAD = ROWS == 16 ? 12 : 3;
+struct Pairs {
+	float2 o[AHEAD];
+};
+
+// read_pairs reads two columns of what n partials have at one place.
+__device__ __forceinline__ void read_pairs(const float *from, u32 step, int n, Pairs &x) {
+#pragma unroll
+	for (int i = 0; i < AHEAD; i++)
+		if (i < n) x.o[i] = __ldcg((const float2 *)(from + (size_t)(i * step)));
+}
+
+// join_partials joins the partials of a tile in chunk order and writes the output; a thread has two columns of a row at a time.
+__device__ __forceinline__ void join_partials(const AttnParams &p, const Walk &w, int partial, int n, int h, float2 (*ml)[MAX_CHUNKS]) {
+	const int me = thread();
+	constexpr int PAIRS = D / 2;
+	const int rows = w.ntok * G;
+	const u32 step = rows * HK * D;
+	const float *part = p.part_o + ((size_t)partial * HK + h) * D;
+	Pairs x;
+	int i = me;
+	if (i < rows * PAIRS) read_pairs(part + i / PAIRS * HK * D + i % PAIRS * 2, step, n, x);
+#pragma unroll 1
+	for (int j = me; j < rows * n; j += THREADS)
+		ml[j % rows][j / rows] = __ldcg((const float2 *)p.part_ml + (size_t)(partial + j) * HK + h);
+	__syncthreads();
+#pragma unroll 1
+	for (; i < rows * PAIRS; i += THREADS) {
+		const int row = i / PAIRS, column = i % PAIRS * 2;
+		const float *from = part + row * HK * D + column;
+		if (i >= THREADS) read_pairs(from, step, n, x);
+		SoftmaxState state = {-INF, 0.0f};
+		float2 sum = make_float2(0, 0);
+#pragma unroll 1
+		for (int first = 0; first < n; first += AHEAD) {
+			if (first > 0) read_pairs(from + (size_t)first * step, step, n - first, x);
+#pragma unroll
+			for (int c = 0; c < AHEAD; c++) {
+				if (first + c < n) {
+					const float2 f = join_factors(state, ml[row][first + c].x, ml[row][first + c].y);
+					sum.x = join(sum.x, x.o[c].x, f), sum.y = join(sum.y, x.o[c].y, f);
+				}
+			}
 		}
-		__syncthreads();
-		bool last = false;
-		if (threadIdx.x == 0) {
-			u32 *arrived = p.arrived + (size_t)it.combine * HK + h;
-			last = atomicAdd(arrived, 1u) == (u32)t.nchunks - 1;
-			if (last) *arrived = 0;
-			__threadfence();
+		const float inverse = reciprocal(state.sum);
+		*(u32 *)(p.out + ((size_t)(w.token + row / G) * HQ + h * G + row % G) * D + column) =
+		    pack_bf16(sum.x * inverse, sum.y * inverse);
+	}
+}
+
+// attend walks an item's spans; the first one's copies have begun. It leaves the one chunk of an item that writes a
+// partial, else all chunks joined.
+__device__ __forceinline__ void attend(const AttnParams &p, const Walk &w, int h, const bf16 *keys, const bf16 *values, int page, Shared &s, State &all) {
+	State chunk;
+	clear(all), clear(chunk);
+#pragma unroll 1
+	for (int base = w.start; base < w.end; base += SPAN) {
+		const int next = base + SPAN, next_page = page_of(w, next);
+#if ATTN_FRESH
+		if (next > w.fresh) {
+			if (base > w.start) __syncthreads(); // the values before have been used
+			make_span(p, w, h, base, s);
 		}
-		if (__syncthreads_or(last) && mine) join_partials(p, t, h, row);
+#endif
+		if (base == w.start) copy_wait<1>();
+		else copy_wait<0>();
+		__syncthreads(); // queries and keys are there, and the values before have been used
+		if (base > w.start) fetch(w, s.v, values, base, page);
+		float z[M][2][4];
+		scores(w, s, base, z);
+		__syncthreads(); // maxima are there, and the keys have been used
+		fetch(w, s.k, keys, next, next_page);
+		exponentiate(p, s, z, chunk);
+		copy_wait<1>();
+		__syncthreads(); // probabilities and values are there
+		weigh(s, chunk);
+		if (w.partial < 0 && (next % w.length == 0 || next >= w.end)) join_chunk(all, chunk), clear(chunk);
+		page = next_page;
+	}
+	if (w.partial >= 0) all = chunk;
+}
+
+// begin starts the copies of an item's first span and returns its page.
+__device__ __forceinline__ int begin(const Walk &w, const bf16 *keys, const bf16 *values, Shared &s) {
+	const int page = page_of(w, w.start);
+	fetch(w, s.k, keys, w.start, page);
+	fetch(w, s.v, values, w.start, page);
+	return page;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, ROWS == 16 ? 4 : 2) attn(const __grid_constant__ AttnParams p) {
+	SHARED_STRUCT(Shared, s);
+	const int h = blockIdx.y;
+	const bf16 *keys = p.cache + (size_t)h * P * D, *values = keys + (size_t)HK * P * D;
+#if !ATTN_FRESH
+	await_previous();
+	start_next();
+#endif
+	const int items = __ldcg(&p.head->items);
+	Walk w = read_item(p, blockIdx.x); // there is room for as many items as blocks
+	int page = 0;
+	if (blockIdx.x < items) page = begin(w, keys, values, s);
+#if ATTN_FRESH
+	await_previous();
+	start_next();
+#endif
+	for (int i = blockIdx.x; i < items;) {
+		const int2 part = w.partial < 0 ? make_int2(0, 0) : *(const int2 *)&p.combines[w.combine].partial;
+		load_queries(p, w, h, s);
+		State state;
+		attend(p, w, h, keys, values, page, s, state);
+		store(p, w, h, state);
+		if (w.partial >= 0) {
+			__threadfence();
+			__syncthreads();
+			bool last = false;
+			if (threadIdx.x == 0) {
+				u32 *arrived = p.arrived + (size_t)w.combine * HK + h;
+				last = atomicAdd(arrived, 1u) == (u32)part.y - 1;
+				if (last) *arrived = 0;
+				__threadfence();
+			}
+			if (__syncthreads_or(last)) join_partials(p, w, part.x, part.y, h, (float2(*)[MAX_CHUNKS])s.k);
+		}
+		i += gridDim.x;
+		if (i >= items) break;
+		__syncthreads(); // shared memory is free again
+		w = read_item(p, i);
+		page = begin(w, keys, values, s);
 	}
 }

@@ -37,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(128) gemv(const __grid_constant__ M
 #pragma unroll
 	for (int r = 0; r < GEMV_R; r++)
 		w[r] = p.w + (size_t)(GEMV_ACT ? min(out0, outs - 1) + r * outs : min(out0 + r, outs - 1)) * p.k;
-	start_next();
+	if (!p.late) start_next();
 	uint4 ahead[GEMV_U][GEMV_R];
 #pragma unroll
 	for (int u = 0; u < GEMV_U; u++)
@@ -45,6 +45,7 @@ extern "C" __global__ void __launch_bounds__(128) gemv(const __grid_constant__ M
 		for (int r = 0; r < GEMV_R; r++)
 			ahead[u][r] = lane * 8 + 256 * u < p.k ? load_stream(w[r] + lane * 8 + 256 * u) : make_uint4(0, 0, 0, 0);
 	await_previous();
+	if (p.late) start_next();
 	const int tokens = *p.count;
 	if (out0 >= outs || t0 >= tokens) return;
 #pragma unroll

@@ -44,13 +44,18 @@ struct Patch {
 };
 
 // AttnItem is one tile of queries: ntok tokens of one sequence, starting at index token of the step and at position pos,
-// over key chunks [chunk, chunk_end). partial is the first entry of the partial arrays to write, or -1 to write the output.
+// over key chunks [chunk, chunk_end) of spans runs of 64 positions each. partial is the row of the partial arrays where its
+// first row goes, or -1 to write the output.
 struct AttnItem {
 	int token, ntok, pos, slot, chunk, chunk_end, partial;
 	int combine; // of its tile, with a partial
+	int spans;
+	int fresh; // the first position that the sequence has new in this step
+	int pad0, pad1;
 };
 
-// AttnCombine merges nchunks partials of one tile, the first of which is partial.
+// AttnCombine merges nchunks partials of one tile: those of its first chunk begin at row partial, and each has as many rows
+// as the tile.
 struct AttnCombine {
 	int token, ntok, partial, nchunks;
 };
@@ -140,19 +145,24 @@ struct RmsnormParams {
 };
 static_assert(sizeof(RmsnormParams) == 64, "RmsnormParams");
 
-struct QkvpostParams {
-	const StepHead *head;
+// HeadsParams is what makes queries, keys and values of a product.
+struct HeadsParams {
 	const float *qkv;    // [T][(HQ + 2 HK) D]
 	const bf16 *bias;    // [(HQ + 2 HK) D] or null
 	const bf16 *q_norm;  // [D] or null
 	const bf16 *k_norm;  // [D] or null
 	const float *rope;   // [max positions][D/2][2] cos, sin
+	float eps;
+	int pad;
+};
+
+struct QkvpostParams {
+	const StepHead *head;
 	const int *pos;      // [T]
 	const int *slots;    // [T], -1 stores nothing
 	bf16 *q;             // [T][HQ][D]
 	bf16 *cache;         // [N][2][HK][P][D] of this layer
-	float eps;
-	int pad;
+	HeadsParams heads;
 };
 static_assert(sizeof(QkvpostParams) == 88, "QkvpostParams");
 
@@ -160,24 +170,26 @@ struct AttnParams {
 	const StepHead *head;
 	const AttnItem *items;
 	const bf16 *q;       // [T][HQ][D]
-	const bf16 *cache;   // [N][2][HK][P][D]
+	bf16 *cache;         // [N][2][HK][P][D]
 	const int *table;    // [slots][max_pages]
 	bf16 *out;           // [T][HQ][D]
-	float *part_o;       // [partials][HK][16][D]
-	float *part_ml;      // [partials][HK][16][2] maximum (base 2) and sum
+	float *part_o;       // [rows][HK][D]
+	float *part_ml;      // [rows][HK][2] maximum (base 2) and sum
 	const AttnCombine *combines;
 	u32 *arrived;        // [combines][HK] partials that are done, 0 before and after
 	int max_pages;
 	float scale;         // of the scores, times log2 e
+	HeadsParams heads;   // of a kernel that makes queries, keys and values itself; it appends to cache
 };
-static_assert(sizeof(AttnParams) == 88, "AttnParams");
+static_assert(sizeof(AttnParams) == 136, "AttnParams");
 
 struct MatmulParams {
 	const int *count; // T
 	const bf16 *w;    // [N][K]
 	const bf16 *x;    // [T][K]
 	void *y;          // [T][ldy] f32, or bf16 where the product ends in the gate
-	int n, k, ldy, pad;
+	int n, k, ldy;
+	int late; // 1: the next kernel begins after the kernels before this one have ended, so that it may use their results at once
 };
 static_assert(sizeof(MatmulParams) == 48, "MatmulParams");
 

@@ -20,6 +20,45 @@ __device__ __forceinline__ void mma_bf16(float (&d)[4], unsigned a0, unsigned a1
 	             : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+// load_matrices reads four 8x8 matrices of shared memory: lane i names row i % 8 of matrix i / 8, 16 bytes at a distance from
+// base, and gets elements [lane / 4][2 (lane % 4)..] of each; transposed, elements [2 (lane % 4)..][lane / 4].
+__device__ __forceinline__ void load_matrices(unsigned (&r)[4], const void *base, unsigned offset) {
+	const unsigned at = (unsigned)__cvta_generic_to_shared(base) + offset;
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+	             : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+	             : "r"(at)
+	             : "memory");
+}
+__device__ __forceinline__ void load_matrices_transposed(unsigned (&r)[4], const void *base, unsigned offset) {
+	const unsigned at = (unsigned)__cvta_generic_to_shared(base) + offset;
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+	             : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+	             : "r"(at)
+	             : "memory");
+}
+
+// exp2_fast is 2^x by the special function unit: results below the smallest normal number are 0.
+__device__ __forceinline__ float exp2_fast(float x) {
+	float y;
+	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+
+// reciprocal is 1 / x of a normal number, within one unit in the last place.
+__device__ __forceinline__ float reciprocal(float x) {
+	float y;
+	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+
+// forget keeps the compiler from knowing what v is, so that it computes what depends on it again and again.
+__device__ __forceinline__ void forget(unsigned &v) { asm volatile("" : "+r"(v)); }
+
+// SHARED_STRUCT names a struct in dynamic shared memory, which may exceed 48 KiB; the launch says how much.
+#define SHARED_STRUCT(type, name)                                \
+	extern __shared__ __align__(128) unsigned char shared_bytes[]; \
+	type &name = *(type *)shared_bytes
+
 // low_halves packs the low 16 bits of a and b (a low), high_halves the high 16 bits.
 __device__ __forceinline__ unsigned low_halves(unsigned a, unsigned b) {
 	unsigned r;
@@ -65,7 +104,9 @@ template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.
 
 // Programmatic dependent launch: start_next lets the next kernel of the stream begin, await_previous waits until all
 // kernels before this one have ended and their writes are visible. Every kernel calls await_previous before it touches
-// anything but weights, so that the ends of kernels are in order. Without the launch attribute both do nothing.
+// anything but weights, so that the ends of kernels are in order. A kernel that calls start_next after await_previous
+// lets the next one use, before its own wait, what the kernels before this one wrote. Without the launch attribute both do
+// nothing.
 __device__ __forceinline__ void start_next() {
 #if __CUDA_ARCH__ >= 900
 	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -7,48 +7,18 @@
 // Rotation pairs element i with i + D/2. One warp a (token, head); lane i holds elements i + 32 j and their partners.
 #include "bf16.cuh"
 #include "params.cuh"
+#include "heads.cuh"
 #include "reduce.cuh"
 
 extern "C" __global__ void __launch_bounds__(128) qkvpost(const __grid_constant__ QkvpostParams p) {
-	start_next();
 	await_previous();
-	constexpr int HALF = D / 2, PER = HALF / 32, HEADS = HQ + 2 * HK;
+	start_next();
 	const int t = blockIdx.x, h = blockIdx.y * 4 + threadIdx.x / 32, lane = threadIdx.x % 32;
 	if (t >= p.head->tokens || h >= HEADS) return;
-	const float *in = p.qkv + ((size_t)t * HEADS + h) * D;
-	const bool is_q = h < HQ, is_v = h >= HQ + HK;
-	float a[PER], b[PER];
-	float sum = 0;
-#pragma unroll
-	for (int j = 0; j < PER; j++) {
-		const int i = lane + 32 * j;
-		a[j] = in[i], b[j] = in[i + HALF];
-		if (p.bias) a[j] += bf16_to_float(p.bias[h * D + i]), b[j] += bf16_to_float(p.bias[h * D + i + HALF]);
-		sum = fmaf(a[j], a[j], sum);
-		sum = fmaf(b[j], b[j], sum);
-	}
-	if (!is_v) {
-		const bf16 *norm = is_q ? p.q_norm : p.k_norm;
-		if (norm) {
-			const float inv = rsqrtf(warp_sum(sum) / D + p.eps);
-#pragma unroll
-			for (int j = 0; j < PER; j++) {
-				const int i = lane + 32 * j;
-				a[j] *= inv * bf16_to_float(norm[i]);
-				b[j] *= inv * bf16_to_float(norm[i + HALF]);
-			}
-		}
-		const float *rope = p.rope + (size_t)p.pos[t] * D;
-#pragma unroll
-		for (int j = 0; j < PER; j++) {
-			const float2 cs = *(const float2 *)(rope + 2 * (lane + 32 * j));
-			const float x = a[j], y = b[j];
-			a[j] = x * cs.x - y * cs.y;
-			b[j] = y * cs.x + x * cs.y;
-		}
-	}
+	float v[2 * HEAD_PER];
+	finish_head(p.heads, t, h, p.pos[t], v);
 	bf16 *out;
-	if (is_q) {
+	if (h < HQ) {
 		out = p.q + ((size_t)t * HQ + h) * D;
 	} else {
 		const int slot = p.slots[t];
@@ -57,9 +27,5 @@ extern "C" __global__ void __launch_bounds__(128) qkvpost(const __grid_constant_
 		out = p.cache + (((size_t)(slot / P) * 2 * HK + kh) * P + slot % P) * D;
 	}
 #pragma unroll
-	for (int j = 0; j < PER; j++) {
-		const int i = lane + 32 * j;
-		out[i] = float_to_bf16(a[j]);
-		out[i + HALF] = float_to_bf16(b[j]);
-	}
+	for (int j = 0; j < 2 * HEAD_PER; j++) out[lane + 32 * j] = float_to_bf16(v[j]);
 }

@@ -89,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) slim(const __grid_constant
 	float(*sums)[COLS][ROWS] = (float(*)[COLS][ROWS])shared;
 	const int g = threadIdx.x % 32 / 4, c = threadIdx.x % 4, t0 = blockIdx.y * COLS;
 	const Tile tile = rows(p);
-	start_next();
+	if (!p.late) start_next();
 #pragma unroll
 	for (int s = 0; s < STAGES; s++) {
 		const int k = run(s) + 8 * c;
@@ -97,6 +97,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) slim(const __grid_constant
 		for (int j = 0; j < 2 * M; j++) copy_async(&ring[s][j][threadIdx.x], tile.w[j] + (k < p.k ? k : 0), tile.row[j] && k < p.k);
 	}
 	await_previous();
+	if (p.late) start_next();
 	const int tokens = *p.count;
 	if (t0 >= tokens) {
 		copy_wait<0>();

@@ -1,6 +1,7 @@
 // The state of an online softmax and how two of them join. Attention in one block and attention spread over blocks use
 // the same function in the same order, so that both give the same bits.
 #pragma once
+#include "ptx.cuh"
 
 // Exponents are base 2. maximum is -inf while nothing has been seen.
 struct SoftmaxState {
@@ -11,7 +12,7 @@ struct SoftmaxState {
 __device__ __forceinline__ float2 join_factors(SoftmaxState &a, float b_max, float b_sum) {
 	const float m = fmaxf(a.maximum, b_max);
 	if (m == -INF) return make_float2(0.0f, 0.0f);
-	const float fa = exp2f(a.maximum - m), fb = exp2f(b_max - m);
+	const float fa = exp2_fast(a.maximum - m), fb = exp2_fast(b_max - m);
 	a.maximum = m;
 	a.sum = fmaf(a.sum, fa, __fmul_rn(b_sum, fb));
 	return make_float2(fa, fb);

@@ -101,8 +101,8 @@ __device__ __forceinline__ void finish(const MatmulParams &p, const float (&sum)
 
 extern "C" __global__ void __launch_bounds__(256, 1) tile(const __grid_constant__ MatmulParams p) {
 	__shared__ Stage stages[STAGES];
-	start_next();
 	await_previous();
+	start_next();
 	const int tokens = *p.count, t0 = blockIdx.y * COLS, warp = threadIdx.x / 32;
 	if (t0 >= tokens) return;
 	const int row0 = warp % 4 * 32, col0 = warp / 4 * 64;

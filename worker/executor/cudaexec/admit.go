@@ -192,7 +192,11 @@ func (e *Executor) admitOutputs(r *step.Row) error {
 func (e *Executor) describe(f *flight) {
 	d, b := f.entry, f.batch
 	f.picks, f.adjusted, f.scored = f.picks[:0], 0, false
-	e.attn.Reset(e.set.Dims, e.cfg.Partials)
+	tokens := 0
+	for i := range b.Rows {
+		tokens += len(b.Rows[i].Tokens)
+	}
+	e.attn.Reset(e.set.Dims, kernels.FormOf(tokens), kernels.AttnRoom{Rows: e.cfg.Partials * kernels.PartialRows, Chunks: e.cfg.Partials})
 	at := 0
 	for i := range b.Rows {
 		r := &b.Rows[i]

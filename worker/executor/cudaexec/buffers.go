@@ -18,8 +18,8 @@ type buffers struct {
 	delta  tensor.View // [T, C] f32, what the next norm adds to x
 	gateUp tensor.View // [T, 2 F] f32
 	act    tensor.View // [T, F] bf16
-	partO  tensor.View // [partials, Hk, 16, D] f32
-	partML tensor.View // [partials, Hk, 16, 2] f32
+	partO  tensor.View // [8 partials, Hk, D] f32
+	partML tensor.View // [8 partials, Hk, 2] f32
 	// activations end here; the rest keeps state or is small.
 	headIn   tensor.View // [64, C] bf16
 	hidden   tensor.View // [64, C] f32
@@ -65,7 +65,7 @@ func layoutBuffers(arena *tensor.Arena, cfg *Config, m *model.Config) (*buffers,
 	d := descriptorLayout(cfg)
 	t, q, kv := paddedTokens(cfg.MaxTokens), m.Heads*m.HeadDim, m.KVHeads*m.HeadDim
 	width, inner := netWidths(cfg.Nets)
-	partRows := cfg.Partials * m.KVHeads * kernels.TileRows
+	partRows := cfg.Partials * kernels.PartialRows * m.KVHeads
 	b := &buffers{
 		x: c.take(tensor.F32, t, m.Hidden), h: c.take(tensor.BF16, t, m.Hidden), qkv: c.take(tensor.F32, t, q+2*kv),
 		q: c.take(tensor.BF16, t, q), attn: c.take(tensor.BF16, t, q), delta: c.take(tensor.F32, t, m.Hidden),

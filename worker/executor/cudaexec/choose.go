@@ -7,19 +7,24 @@ type product int
 
 const (
 	useGemv product = iota
+	useBand
 	useSlim
 	useTile
 	useLibrary
 )
 
-// product chooses the kernel for a step padded to a number of tokens and a matrix [n, k]. Reproducible steps have slim and
-// tile, which give the same bits.
+// product chooses the kernel for a step padded to a number of tokens and a matrix [n, k]. Reproducible steps have band, slim
+// and tile where they give the same bits.
 func (e *Executor) product(tokens, n, k int) product {
 	c, library := &e.cfg, e.device.blas != nil
 	own := c.Reproducible || c.Products == ProductsOwn
-	switch {
-	case c.Products == ProductsLibrary && library && !own:
+	if c.Products == ProductsLibrary && library && !own {
 		return useLibrary
+	}
+	if e.banded(tokens, n, k) {
+		return useBand
+	}
+	switch {
 	case tokens <= 2 && !own:
 		return useGemv
 	case tokens <= slimTokens(n, k) || !(library && !own) && tokens <= 2*kernels.MaxSlim:
@@ -28,6 +33,24 @@ func (e *Executor) product(tokens, n, k int) product {
 		return useLibrary
 	}
 	return useTile
+}
+
+// banded says whether band is the product's kernel: from 3 to 8 tokens, and where results must be reproducible for matrices
+// whose other kernels give band's bits.
+func (e *Executor) banded(tokens, n, k int) bool {
+	if tokens > kernels.MaxBand || !e.launch.BandFits(n, k) {
+		return false
+	}
+	if e.cfg.Reproducible {
+		return slimForm(n, k) == kernels.SlimDeep && e.cfg.Products != ProductsSlim
+	}
+	switch e.cfg.Products {
+	case ProductsAuto:
+		return tokens > 2
+	case ProductsBand:
+		return true
+	}
+	return false
 }
 
 // slimTokens is the largest number of tokens for which slim beats the library, measured on an H200: in small matrices up

@@ -28,7 +28,7 @@ type Config struct {
 	MaxContext int // positions in one sequence [the model's]
 	// MemoryBytes is the device memory that this model may take, all uses together [9/10 of what is free].
 	MemoryBytes int64
-	// Partials bounds the attention chunks that are spread over blocks in one step [1024].
+	// Partials bounds the attention chunks that are spread over blocks in one step [2048].
 	Partials int
 	// Depth is the number of steps in flight at a time [1]. With 2 the next step can be launched before the results of one are
 	// known (step.Row.Continue).
@@ -65,6 +65,9 @@ const (
 	ProductsLibrary
 	// ProductsOwn takes slim and tile for all.
 	ProductsOwn
+	// ProductsBand is ProductsAuto with band for one and two tokens too, ProductsSlim without band.
+	ProductsBand
+	ProductsSlim
 )
 
 // ErrConfig says that a Config cannot work with its model.
@@ -98,7 +101,7 @@ func (c Config) withDefaults(m *model.Config, name string) (Config, error) {
 	fill(&c.MaxTokens, 2048)
 	fill(&c.MaxRows, c.MaxSlots)
 	fill(&c.MaxContext, m.MaxContext)
-	fill(&c.Partials, 1024)
+	fill(&c.Partials, 2048)
 	fill(&c.Depth, 1)
 	for _, k := range []struct {
 		field     string
@@ -126,7 +129,7 @@ func (c Config) withDefaults(m *model.Config, name string) (Config, error) {
 	if err := checkNets(c.Nets, m, c.Vocab); err != nil {
 		return c, err
 	}
-	if c.Products < ProductsAuto || c.Products > ProductsOwn {
+	if c.Products < ProductsAuto || c.Products > ProductsSlim {
 		return c, fmt.Errorf("%w: Products: %d", ErrConfig, c.Products)
 	}
 	if err := dims(&c, m).Check(); err != nil {

@@ -3,7 +3,7 @@
 // One step is ragged: prefill chunks, extends and decodes share it. Launch checks the batch, writes a descriptor into
 // mapped host memory and enqueues the step's kernels on the executor's own stream:
 //
-//	prep → embed → L × (norm → qkv → qkvpost → attn → o → norm → gate, up → down) → norm → head → features → sample →
+//	prep → embed → L × (norm → qkv → [qkvpost →] attn → o → norm → gate, up → down) → norm → head → features → sample →
 //	score → publish
 //
 // Kernels read all counts from the descriptor on the device and all buffers stay in place. So a step is two CUDA graphs,

@@ -48,7 +48,7 @@ func testRebuilt(t *testing.T, noLibrary bool) {
 	for _, tc := range []struct {
 		block int
 		op    string
-	}{{1, "qkvpost"}, {0, ""}} {
+	}{{1, "attn"}, {0, ""}} {
 		if err := errors.Join(e.Shutdown(), d.Close()); err != nil {
 			t.Fatal(err)
 		}

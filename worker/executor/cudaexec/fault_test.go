@@ -114,7 +114,7 @@ func dead(t *testing.T, f *drivertest.Fake, e *Executor, b *step.Batch) {
 
 func TestLaunchFailureNamesTheOperation(t *testing.T) {
 	// Launches of a step of two layers, in order.
-	names := []string{"prep", "embed", "input norm of layer 0", "qkv product of layer 0", "qkvpost of layer 0", "attn of layer 0",
+	names := []string{"prep", "embed", "input norm of layer 0", "qkv product of layer 0", "attn of layer 0",
 		"o product of layer 0", "post-attention norm of layer 0", "gate and up product of layer 0",
 		"down product of layer 0", "input norm of layer 1"}
 	for i, name := range names {

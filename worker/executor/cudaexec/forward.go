@@ -69,7 +69,9 @@ type queue struct {
 	tokens, items int
 	block         bool // wait after each operation, so that its errors are its own
 	only          part // 0 for all parts
-	err           *StepError
+	// late is set for a product whose successor uses, before its own wait, what kernels before the product wrote.
+	late bool
+	err  *StepError
 }
 
 // part is a set of a step's operations, for timing.
@@ -157,21 +159,34 @@ func (q *queue) norm(name string, layer int, weight tensor.View, add bool) {
 
 func (q *queue) attention(i int, l *layout) {
 	e, w := q.e, &q.e.w.layers[i]
+	form := kernels.FormOf(q.tokens)
 	q.norm("input norm", i, w.inputNorm, i > 0)
+	q.late = form == kernels.AttnNarrow
 	q.matmul("qkv product", i, e.b.qkv, e.b.h, w.qkv, q.tokens)
-	cache := e.kv + driver.Ptr(int64(i)*e.plan.KV()/int64(e.model.Layers))
+	q.late = false
 	if q.has(partAttention) {
-		q.op("qkvpost", i, e.launch.Qkvpost(e.stream, &kernels.QkvpostParams{
-			Head: e.head(), QKV: ptr(e.b.qkv), Bias: ptr(w.qkvBias), QNorm: ptr(w.qNorm), KNorm: ptr(w.kNorm), Rope: ptr(e.w.rope),
-			Pos: e.at(l.pos), Slots: ptr(e.b.slots), Q: ptr(e.b.q), Cache: cache, Eps: float32(e.model.NormEps),
-		}, q.tokens))
-		q.op("attn", i, e.launch.Attn(e.stream, &kernels.AttnParams{
-			Head: e.head(), Items: e.at(l.items), Q: ptr(e.b.q), Cache: cache, Table: ptr(e.b.table), Out: ptr(e.b.attn),
-			PartO: ptr(e.b.partO), PartML: ptr(e.b.partML), Combines: e.at(l.combines), Arrived: ptr(e.b.joined),
-			MaxPages: int32(e.b.table.Shape.Dim(1)), Scale: kernels.AttnScale(e.model.HeadDim),
-		}, q.items))
+		q.attend(i, l, form)
 	}
 	q.matmul("o product", i, e.b.delta, e.b.attn, w.o, q.tokens)
+}
+
+// attend enqueues everything between the products of attention.
+func (q *queue) attend(i int, l *layout, form kernels.AttnForm) {
+	e, w := q.e, &q.e.w.layers[i]
+	heads := kernels.HeadsParams{
+		QKV: ptr(e.b.qkv), Bias: ptr(w.qkvBias), QNorm: ptr(w.qNorm), KNorm: ptr(w.kNorm), Rope: ptr(e.w.rope), Eps: float32(e.model.NormEps),
+	}
+	cache := e.kv + driver.Ptr(int64(i)*e.plan.KV()/int64(e.model.Layers))
+	if form == kernels.AttnWide {
+		q.op("qkvpost", i, e.launch.Qkvpost(e.stream, &kernels.QkvpostParams{
+			Head: e.head(), Pos: e.at(l.pos), Slots: ptr(e.b.slots), Q: ptr(e.b.q), Cache: cache, Heads: heads,
+		}, q.tokens))
+	}
+	q.op("attn", i, e.launch.Attn(e.stream, &kernels.AttnParams{
+		Head: e.head(), Items: e.at(l.items), Q: ptr(e.b.q), Cache: cache, Table: ptr(e.b.table), Out: ptr(e.b.attn),
+		PartO: ptr(e.b.partO), PartML: ptr(e.b.partML), Combines: e.at(l.combines), Arrived: ptr(e.b.joined),
+		MaxPages: int32(e.b.table.Shape.Dim(1)), Scale: kernels.AttnScale(e.model.HeadDim), Heads: heads,
+	}, form, q.items))
 }
 
 func (q *queue) feedForward(i int) {
@@ -190,6 +205,10 @@ func (q *queue) gate(i int, w tensor.View) {
 	case useGemv:
 		if q.has(partProducts) {
 			q.op(name, i, e.launch.GemvGate(e.stream, &p, q.tokens))
+		}
+	case useBand:
+		if q.has(partProducts) {
+			q.op(name, i, e.launch.BandGate(e.stream, &p, q.tokens))
 		}
 	case useSlim:
 		if q.has(partProducts) {
@@ -321,10 +340,15 @@ func (q *queue) product(name string, layer int, p part, out, x, w tensor.View, n
 	}
 	e := q.e
 	m := e.operands(out, x, w, count)
+	if q.late {
+		m.Late = 1
+	}
 	var err error
 	switch e.product(paddedTokens(n), int(m.N), int(m.K)) {
 	case useGemv:
 		err = e.launch.Gemv(e.stream, &m, n)
+	case useBand:
+		err = e.launch.Band(e.stream, &m, n)
 	case useSlim:
 		err = e.launch.Slim(e.stream, &m, n, slimForm(int(m.N), int(m.K)))
 	case useLibrary:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/tokenrouter/tokenrouter/cuda/driver"
+	"github.com/tokenrouter/tokenrouter/cuda/kernels"
 )
 
 // graphs are a step's kernels, captured once and replayed with one call. The layers have one graph for each of bodySizes,
@@ -63,9 +64,10 @@ func (g *graphs) close() error {
 	return errors.Join(errs...)
 }
 
-// attentionBlocks is the number of blocks for each key head that the graph of so many tokens has for attention.
+// attentionBlocks is the number of blocks for each key head that the graph of so many tokens has for attention: one for each
+// chunk of that many rows at a context of about 1000, and a bound on those that find no work.
 func (e *Executor) attentionBlocks(tokens int) int {
-	return min(max(32, 8*tokens), 512, e.desc.layout.maxItems)
+	return min(max(kernels.MaxChunks, 17*tokens+8), 256, e.desc.layout.maxItems)
 }
 
 // capture records all graphs and moves them to the device, largest first, so that memory that one leaves serves the next.

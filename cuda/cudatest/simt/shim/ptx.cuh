@@ -30,6 +30,33 @@ static inline void mma_bf16(float (&d)[4], unsigned a0, unsigned a1, unsigned a2
 	}
 }
 
+static inline void load_matrices(unsigned (&r)[4], const void *base, unsigned offset) {
+	const unsigned char (*all)[32] = simt::meet((const void *)((const char *)base + offset));
+	const int lane = simt::now->lane;
+	for (int i = 0; i < 4; i++) {
+		const char *from = (const char *)simt::take<const void *>(all, 8 * i + lane / 4);
+		memcpy(&r[i], from + 4 * (lane % 4), 4);
+	}
+	simt::meet(0); // nobody overwrites a row before all have read
+}
+static inline void load_matrices_transposed(unsigned (&r)[4], const void *base, unsigned offset) {
+	const unsigned char (*all)[32] = simt::meet((const void *)((const char *)base + offset));
+	const int lane = simt::now->lane;
+	for (int i = 0; i < 4; i++) {
+		unsigned short e[2];
+		for (int j = 0; j < 2; j++) memcpy(&e[j], (const char *)simt::take<const void *>(all, 8 * i + 2 * (lane % 4) + j) + 2 * (lane / 4), 2);
+		r[i] = e[0] | (unsigned)e[1] << 16;
+	}
+	simt::meet(0);
+}
+static inline float exp2_fast(float x) {
+	const float y = exp2f(x);
+	return y < 1.17549435e-38f ? 0.0f : y;
+}
+static inline float reciprocal(float x) { return 1.0f / x; }
+static inline void forget(unsigned &) {}
+#define SHARED_STRUCT(type, name) static __align__(128) type name
+
 static inline unsigned low_halves(unsigned a, unsigned b) { return (a & 0xffff) | b << 16; }
 static inline unsigned high_halves(unsigned a, unsigned b) { return a >> 16 | (b & 0xffff0000u); }
 static inline uint4 load_stream(const void *p) { return *(const uint4 *)p; }
