@@ -36,6 +36,9 @@ func (s *Scheduler) ObservePeerStep(d time.Duration) {
 	}
 }
 
+// SetLongestWait replaces Config.LongestWait; 0 means automatic.
+func (s *Scheduler) SetLongestWait(d time.Duration) { s.delay.fixed = max(d, 0) }
+
 // Threshold returns the fewest ready sequences that start a step now: the
 // configured threshold, clamped to the live requests (more can never be ready,
 // so the tail of a run would hang) and to a full step.

@@ -149,7 +149,7 @@ func (s *Subservice) accept(m *submission) *generate.Error {
 		return admissionError(err)
 	}
 	s.seqs[q.id] = q
-	s.group.admitted(q)
+	s.countIn(q)
 	s.admitted(q)
 	if verdict == policies.Bounce {
 		s.handOver(q, policies.Decision{To: to, Keep: true})
@@ -172,7 +172,7 @@ func (s *Subservice) spec(q *sequence) scheduler.Spec {
 func (s *Subservice) admitted(q *sequence) {
 	s.push(q, generate.Event{
 		Kind: generate.EventAdmitted, Epoch: q.epoch, PromptIDs: slices.Clone(q.ids[:q.q.PromptLen]),
-		Replica: s.cfg.Replica, Models: q.dep.Models,
+		Replica: s.cfg.Replica, Models: q.dep.Models, Version: q.dep.Version,
 	})
 	s.startEcho(q)
 }

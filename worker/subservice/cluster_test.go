@@ -41,6 +41,8 @@ type layout struct {
 	// rule, if set, gives the replicas a coordinator; thresholds are by model.
 	rule       *schedule.Rule
 	thresholds []int
+	fallback   Fallback
+	wait       time.Duration
 	// ahead lets steps be launched ahead wherever they can.
 	ahead bool
 }

@@ -66,10 +66,14 @@ func (s *Subservice) oneStep(ctx context.Context) error {
 // nothing happens before.
 func (s *Subservice) begin() (plan *scheduler.Plan, wake time.Duration, waiting bool, err error) {
 	s.measured.entered = s.now()
+	s.takeRoster()
 	for _, m := range s.in.take() {
 		m.apply(s)
 	}
 	s.keepAlive()
+	if len(s.early) > 0 {
+		s.takeEarly()
+	}
 	if len(s.parcels) > 0 {
 		s.sendParcels()
 	}
@@ -114,7 +118,7 @@ func (s *Subservice) idle(ctx context.Context, timer *time.Timer, wake time.Dura
 	if waiting {
 		until = max(wake-s.now(), 0)
 	}
-	if len(s.lost)+len(s.parcels) > 0 || s.group.changed {
+	if len(s.lost)+len(s.parcels)+len(s.early) > 0 || s.group.changed {
 		until = min(until, retryWait)
 	}
 	if len(s.seqs) > 0 {
@@ -195,22 +199,22 @@ func (s *Subservice) route(plan *scheduler.Plan) {
 			s.finish(q, handoff.DoneLength) // the prompt was all that was wanted
 			continue
 		}
+		if len(q.via.rows) == 0 {
+			s.judged = append(s.judged, q.via)
+		}
 		q.via.add(q, out, policies.Kind(plan.Kinds[out.Row]))
 	}
-	for _, d := range s.deployments {
-		for _, r := range d.all {
-			if len(r.rows) == 0 {
-				continue
-			}
-			r.decide()
-			for i, q := range r.rows {
-				d.routing.add(r.choices[i])
-				s.applyDecision(q, r.outs[i], r.choices[i])
-				s.ahead.note(s.seqs[q.id] == q && !q.away && len(r.choices[i].Inject) == 0)
-			}
-			r.reset()
+	for k, r := range s.judged {
+		s.judged[k] = nil
+		r.decide()
+		for i, q := range r.rows {
+			r.dep.routing.add(r.choices[i])
+			s.applyDecision(q, r.outs[i], r.choices[i])
+			s.ahead.note(s.seqs[q.id] == q && !q.away && len(r.choices[i].Inject) == 0)
 		}
+		r.reset()
 	}
+	s.judged = s.judged[:0]
 }
 
 // errBadDecision is a policy's fault: a dropped token that stays, or a model

@@ -70,6 +70,22 @@
 // ids, keep steps from being launched ahead, as does a prompt in the middle of its
 // prefill and a schedule in which models wait for each other.
 //
+// # What can change while it runs
+//
+// Set replaces the deployments that a replica takes part in. A request keeps the version
+// of its deployment (models, policy, what it may override) that it began with; its first
+// visits to other replicas name it (handoff.First.Version), and so does a gateway that
+// moves it. A replica remembers the last versions. If it has not heard of one, it waits
+// for a second and then takes the newest. Thresholds, longest waits, fallbacks and the
+// lists of replicas hold at once, for all requests.
+//
+// Replicas that are to be left (the second argument of Set) get nothing new as long as
+// there are others, and lose what they have of a request as soon as its turn is not
+// there. Drain refuses new requests of this replica's own.
+//
+// A turn that no replica can take waits; then the request ends or, if the deployment says
+// so, the entry model writes the rest alone.
+//
 // # What can be lost
 //
 // Nothing that was committed: the entry, and beyond it the gateway, can rebuild

@@ -30,6 +30,13 @@ type world struct {
 	allow func(name string) bool
 	// change, if set, changes a request before it is submitted.
 	change func(*generate.Request)
+	// versions, if there are any, are those of the deployment so far; each replica takes
+	// them up in its time. before is called before every event. broken keeps what is dead.
+	// One event in pace submits a request that waits for that.
+	versions []policies.Settings
+	before   func()
+	broken   bool
+	pace     int
 }
 
 // actor is one replica. A killed one is replaced by another of its name.
@@ -37,6 +44,7 @@ type actor struct {
 	w       *world
 	name    string
 	model   int
+	version int // the newest of world.versions that it knows, from 1
 	driver  *Driver
 	running bool
 	dead    bool
@@ -75,9 +83,11 @@ type talk struct {
 	values []float32
 	owner  uint8
 	state  []byte
-	finish generate.Finish
-	err    *generate.Error
-	again  bool
+	// version is the deployment's that the request has begun with.
+	version uint64
+	finish  generate.Finish
+	err     *generate.Error
+	again   bool
 }
 
 func newWorld(t *testing.T, l layout, seed uint64, faults int) *world {
@@ -96,18 +106,7 @@ func newWorld(t *testing.T, l layout, seed uint64, faults int) *world {
 }
 
 func (w *world) start(name string, model int) *actor {
-	set, err := policies.New(w.l.policy, len(w.l.replicas), w.l.settings)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	d := Deployment{Name: "pair", Self: policies.ModelID(model), Policy: set.For(policies.ModelID(model))}
-	for k, n := range w.l.replicas {
-		d.Models = append(d.Models, fmt.Sprintf("m%d", k))
-		d.Replicas = append(d.Replicas, nil)
-		for i := range n {
-			d.Replicas[k] = append(d.Replicas[k], fmt.Sprintf("m%d-%d", k, i))
-		}
-	}
+	d := w.deployment(model, 0)
 	exec, err := fakeexec.New(w.l.executor(d.Models[model], 16, 128))
 	if err != nil {
 		w.t.Fatal(err)
@@ -122,7 +121,41 @@ func (w *world) start(name string, model int) *actor {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return &actor{w: w, name: name, model: model, driver: sub.Drive(func() {})}
+	a := &actor{w: w, name: name, model: model, driver: sub.Drive(func() {})}
+	for range w.versions {
+		a.learn()
+	}
+	return a
+}
+
+// learn tells a replica of the next version of the deployment.
+func (a *actor) learn() {
+	a.version++
+	if err := a.driver.s.Set([]Deployment{a.w.deployment(a.model, a.version)}, nil); err != nil {
+		a.w.t.Fatal(err)
+	}
+}
+
+// deployment is a version of the deployment; 0 is the layout's.
+func (w *world) deployment(model, version int) Deployment {
+	settings := w.l.settings
+	if version > 0 {
+		settings = w.versions[version-1]
+	}
+	set, err := policies.New(w.l.policy, len(w.l.replicas), settings)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	d := Deployment{Name: "pair", Version: uint64(version), Self: policies.ModelID(model), Policy: set.For(policies.ModelID(model))}
+	d.Fallback, d.FallbackWait = w.l.fallback, w.l.wait
+	for k, n := range w.l.replicas {
+		d.Models = append(d.Models, fmt.Sprintf("m%d", k))
+		d.Replicas = append(d.Replicas, nil)
+		for i := range n {
+			d.Replicas[k] = append(d.Replicas[k], fmt.Sprintf("m%d-%d", k, i))
+		}
+	}
+	return d
 }
 
 // connect links two replicas of different models that are alive, once both know
@@ -275,7 +308,7 @@ func (q *talk) submit(a *actor) {
 	r := *q.req
 	r.Epoch = q.epoch
 	if q.prompt != nil {
-		r.Resume = &generate.Resume{PromptIDs: q.prompt, Tokens: slices.Clone(q.tokens), Owner: q.owner, State: q.state}
+		r.Resume = &generate.Resume{PromptIDs: q.prompt, Tokens: slices.Clone(q.tokens), Owner: q.owner, State: q.state, Version: q.version}
 	}
 	epoch := q.epoch
 	err := a.driver.Submit(&r, func(e generate.Event) {
@@ -292,6 +325,9 @@ func (q *talk) submit(a *actor) {
 func (q *talk) take(e *generate.Event) {
 	switch e.Kind {
 	case generate.EventAdmitted:
+		if q.prompt == nil {
+			q.version = e.Version
+		}
 		q.prompt = slices.Clone(e.PromptIDs)
 	case generate.EventTokens:
 		if int(e.Base) != len(q.tokens) {
@@ -307,6 +343,10 @@ func (q *talk) take(e *generate.Event) {
 	case generate.EventFinish:
 		q.finish = e.Finish
 	case generate.EventError:
+		if q.w.broken {
+			q.err = e.Err
+			return
+		}
 		if !e.Err.Retryable || e.Err.Code == generate.CodeConflict {
 			q.w.t.Fatalf("request %d: %+v", q.req.ID, e.Err)
 		}
@@ -331,10 +371,16 @@ func (w *world) play(requests int) {
 		}
 		worked := false
 		w.now += time.Microsecond
+		if w.before != nil {
+			w.before()
+		}
 		for _, q := range w.talks {
-			if a := w.entry(q); q.again && a != nil && w.rng.IntN(20) == 0 {
-				q.submit(a)
-				worked = true
+			if a := w.entry(q); q.again && a != nil {
+				worked = worked || w.pace > 0
+				if w.rng.IntN(max(w.pace, 20)) == 0 {
+					q.submit(a)
+					worked = true
+				}
 			}
 		}
 		if x := w.rng.IntN(len(w.hosts) + len(w.lines) + 1); x < len(w.hosts) {
@@ -347,7 +393,7 @@ func (w *world) play(requests int) {
 		if w.faults > 0 && w.rng.IntN(60) == 0 {
 			w.fault()
 		}
-		if worked || w.faults == 0 && w.mend() {
+		if worked || w.faults == 0 && !w.broken && w.mend() {
 			quiet = 0
 			continue
 		}
@@ -360,11 +406,14 @@ func (w *world) play(requests int) {
 		}
 	}
 	for _, q := range w.talks {
-		if q.finish == 0 {
+		if q.finish == 0 && !(w.broken && q.err != nil) {
 			w.t.Errorf("request %d has stranded in epoch %d after %d tokens (%v)", q.req.ID, q.epoch, len(q.tokens), q.err)
 		}
 	}
 	for _, a := range w.hosts {
+		if a.dead {
+			continue
+		}
 		if s := a.driver.Stats(); s.Queued+s.Running+s.Parked+s.PagesHeld+s.Slots > 0 {
 			w.t.Errorf("%s still has %d queued, %d running, %d parked", a.name, s.Queued, s.Running, s.Parked)
 		}

@@ -46,13 +46,15 @@ func newGroup() group {
 	return group{served: map[string]int32{}, told: map[string]groupNews{}, heard: map[string]groupNews{}, changed: true}
 }
 
-// admitted counts a request that this replica owns from now on.
-func (g *group) admitted(q *sequence) {
+// countIn counts a request that this replica owns from now on.
+func (s *Subservice) countIn(q *sequence) {
+	g := &s.group
 	g.own++
 	g.changed = true
 	q.entry.servedBy = make([]string, len(q.dep.Models))
-	for k, names := range q.dep.Replicas {
-		if policies.ModelID(k) != q.q.Self {
+	for k := range q.dep.Models {
+		names := s.replicas(q.dep, policies.ModelID(k))
+		if policies.ModelID(k) != q.q.Self && len(names) > 0 {
 			g.assign(q, policies.ModelID(k), names[q.id%uint64(len(names))])
 		}
 	}
@@ -133,7 +135,11 @@ func (s *Subservice) lookUp(n int) int {
 	if g.main == nil || n < 1 {
 		return 0
 	}
-	b := g.main.Thresholds
+	set := s.settings(g.main)
+	b := set.Thresholds
+	if len(set.Table) > 0 {
+		b = set.Table[min(n, len(set.Table))-1]
+	}
 	if t := g.table; t != nil && t.Deployment == g.main.Name && len(t.B) > 0 {
 		b = t.B[min(n, len(t.B))-1]
 	}

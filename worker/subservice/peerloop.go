@@ -30,6 +30,11 @@ type arrival struct {
 
 // HandleFrame posts a frame to the decode loop. Package peer calls it from its readers.
 func (s *Subservice) HandleFrame(l *peer.Link, f *handoff.Frame) {
+	s.in.post(&arrival{link: l, frame: cloneFrame(f)})
+}
+
+// cloneFrame copies a frame with all that it points to.
+func cloneFrame(f *handoff.Frame) handoff.Frame {
 	c := *f
 	c.Tokens = slices.Clone(f.Tokens)
 	c.Seen = slices.Clone(f.Seen)
@@ -44,7 +49,7 @@ func (s *Subservice) HandleFrame(l *peer.Link, f *handoff.Frame) {
 	for i := range c.Logprobs {
 		c.Logprobs[i].Top = slices.Clone(c.Logprobs[i].Top)
 	}
-	s.in.post(&arrival{link: l, frame: c})
+	return c
 }
 
 // LinkUp and LinkDown post a change of a link. Package peer calls them.
@@ -58,6 +63,9 @@ func (m *arrival) apply(s *Subservice) {
 	if f.Kind == handoff.KindGroup {
 		name, _ := m.link.Peer()
 		s.receiveGroup(name, f)
+		return
+	}
+	if f.Kind == handoff.KindHandoff && f.First != nil && s.awaitVersion(m) {
 		return
 	}
 	if s.member != nil && f.Kind == handoff.KindHandoff {
@@ -76,6 +84,9 @@ func (m *arrival) apply(s *Subservice) {
 	case q == nil:
 		if f.Kind == handoff.KindProgress {
 			s.dismiss(m.link, f)
+		}
+		if f.Kind == handoff.KindRelease {
+			s.dropEarly(func(e *early) bool { return e.frame.Request == f.Request && e.frame.Epoch <= f.Epoch })
 		}
 	case f.Kind == handoff.KindNack:
 		s.receiveNack(q, f)
@@ -98,7 +109,7 @@ func (m *arrival) translate(s *Subservice, q *sequence) error {
 	switch {
 	case f.First != nil:
 		m.sampling = f.First.Sampling
-		dep = s.deployments[f.First.Deployment]
+		dep, _ = s.present.version(f.First.Deployment, f.First.Version)
 	case q != nil:
 		dep = q.dep
 	}
@@ -398,7 +409,7 @@ func (s *Subservice) receiveNew(m *arrival, old *sequence) {
 // newCollaborator builds the sequence of a first hand-off; nil and a code if
 // its contents do not fit this replica.
 func (s *Subservice) newCollaborator(l Link, f *handoff.Frame) (*sequence, string) {
-	dep := s.deployments[f.First.Deployment]
+	dep, _ := s.present.version(f.First.Deployment, f.First.Version)
 	if dep == nil || int(f.From) >= len(dep.Models) || policies.ModelID(f.To) != dep.Self || f.From == f.To {
 		return nil, generate.CodeNotFound
 	}
@@ -506,6 +517,10 @@ func (s *Subservice) turnFailed(l Link, q *sequence, f *handoff.Frame) {
 	}
 	if f.Code == codeLost {
 		s.renew(q, "so says "+name)
+		return
+	}
+	if f.Code == generate.CodeUnavailable && s.settings(q.dep).Fallback == FallbackAlone {
+		s.goAlone(q)
 		return
 	}
 	retryable := f.Code != generate.CodeKVExhausted && f.Code != generate.CodeInvalid

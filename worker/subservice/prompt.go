@@ -17,16 +17,16 @@ import (
 // deployment, the prompt's ids, the limits, and what a resumed request has
 // committed. It runs in the client loop and touches nothing of the decode loop.
 func (s *Subservice) prepare(req *generate.Request) (*submission, *generate.Error) {
-	dep := s.deployments[req.Deployment]
-	if dep == nil || dep.Self != policies.Entry {
-		return nil, &generate.Error{Code: generate.CodeNotFound, Message: fmt.Sprintf("replica %s is no entry of deployment %q", s.cfg.Replica, req.Deployment), Param: "model"}
+	dep, refusal := s.entered(req)
+	if refusal != nil {
+		return nil, refusal
 	}
 	via := dep.via(req.Routing)
 	if via == nil {
 		return nil, refuseOverride(dep)
 	}
-	prompt, refusal := s.promptIDs(req)
-	if refusal != nil {
+	var prompt []int32
+	if prompt, refusal = s.promptIDs(req); refusal != nil {
 		return nil, refusal
 	}
 	params := req.Sampling
@@ -92,6 +92,27 @@ func (s *Subservice) withoutLacking(dep *deployment, params *sampling.Params, pr
 	slices.SortFunc(bias, func(a, b sampling.Bias) int { return int(a.ID) - int(b.ID) })
 	params.LogitBias = bias
 	return nil
+}
+
+// entered is the deployment that a request asks for, in the version that it began with.
+func (s *Subservice) entered(req *generate.Request) (*deployment, *generate.Error) {
+	r := s.roster.Load()
+	dep := r.newest(req.Deployment)
+	if req.Resume != nil {
+		if began, known := r.version(req.Deployment, req.Resume.Version); known {
+			dep = began
+		}
+	}
+	switch {
+	case s.draining.Load():
+		return nil, &generate.Error{Code: generate.CodeUnavailable, Message: "the replica is draining", Retryable: true}
+	case dep == nil || dep.Self != policies.Entry:
+		return nil, &generate.Error{Code: generate.CodeNotFound, Message: fmt.Sprintf("replica %s is no entry of deployment %q", s.cfg.Replica, req.Deployment), Param: "model"}
+	}
+	if set := r.settings[req.Deployment]; set != nil && set.Fault != "" {
+		return nil, &generate.Error{Code: generate.CodeUnavailable, Message: set.Fault, Param: "model"}
+	}
+	return dep, nil
 }
 
 // conversationKey is the policies' key of a request's conversation, 0 if the

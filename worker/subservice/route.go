@@ -17,6 +17,7 @@ import (
 // route is a policy of a deployment, with the sequences of the current step that
 // it judges.
 type route struct {
+	dep     *deployment
 	policy  policies.Policy
 	spec    policies.Spec
 	net     uint8 // the policy's router net, among the executor's
@@ -32,20 +33,19 @@ type route struct {
 // newDeployment takes a deployment's policies, as far as the executor can serve
 // them: the deployment's own must be among them.
 func newDeployment(d Deployment, in *executor.Info) (*deployment, error) {
-	dep := &deployment{Deployment: d, own: &route{policy: d.Policy, spec: d.Policy.Spec()}}
+	dep := &deployment{Deployment: d, routing: routing{to: make([]float64, len(d.Models)), kept: make([]float64, len(d.Models))}}
+	newRoute := func(p policies.Policy) *route { return &route{dep: dep, policy: p, spec: p.Spec()} }
+	dep.own, dep.alone = newRoute(d.Policy), newRoute(stay{d.Policy})
 	if err := dep.own.check(in); err != nil {
 		return nil, err
 	}
-	dep.all = []*route{dep.own}
 	if d.Others == nil {
 		return dep, nil
 	}
 	dep.others = map[string]*route{}
 	for _, name := range slices.Sorted(maps.Keys(d.Others)) {
-		r := &route{policy: d.Others[name], spec: d.Others[name].Spec()}
-		if r.check(in) == nil {
+		if r := newRoute(d.Others[name]); r.check(in) == nil {
 			dep.others[name] = r
-			dep.all = append(dep.all, r)
 		}
 	}
 	return dep, nil

@@ -2,7 +2,6 @@ package subservice
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
@@ -18,31 +17,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/worker/step"
 	"github.com/tokenrouter/tokenrouter/worker/tokenizer"
 	"github.com/tokenrouter/tokenrouter/worker/tokenizer/chat"
-	"github.com/tokenrouter/tokenrouter/worker/tokenizer/idmap"
 )
-
-// Deployment is one deployment's routing group as this replica sees it.
-type Deployment struct {
-	Name string
-	// Self is this model's index; Models are the served names by index.
-	Self   policies.ModelID
-	Models []string
-	Policy policies.Policy
-	// IDs translates between the entry model's ids, which travel, and this model's. Nil
-	// if they are the same.
-	IDs *idmap.Map
-	// Lacking are the entry model's ids that some other model has no token for.
-	Lacking []int32
-	// Others are the policies that a request may choose instead, by name. Nil means
-	// that requests may override nothing.
-	Others map[string]policies.Policy
-	// Replicas lists the replicas of every model by index, in an order that all
-	// replicas agree on.
-	Replicas [][]string
-	// Thresholds are the batching thresholds of all models, by index. They are used
-	// as far as the number of live requests allows. Nil leaves it to Config.Scheduler.
-	Thresholds []int
-}
 
 // Config is a replica's complete configuration.
 type Config struct {
@@ -55,7 +30,8 @@ type Config struct {
 	Template   *chat.Template
 	Vocabulary Vocabulary
 	// StopIDs end an answer (the checkpoint's eos ids).
-	StopIDs     []int32
+	StopIDs []int32
+	// Deployments are those to begin with; see Set.
 	Deployments []Deployment
 	Scheduler   scheduler.Config
 	// Clock is the time since Start; nil makes Start the time of New. Members of
@@ -74,17 +50,6 @@ type Config struct {
 	Logger           *slog.Logger
 }
 
-// deployment is a Deployment with what was derived from it.
-type deployment struct {
-	Deployment
-	// own is the deployment's policy, others those that requests may choose; all is
-	// both, in a fixed order.
-	own     *route
-	others  map[string]*route
-	all     []*route
-	routing routing
-}
-
 // Subservice is one replica. New builds it, Run runs it.
 type Subservice struct {
 	cfg  Config
@@ -97,22 +62,31 @@ type Subservice struct {
 	clock func() time.Duration
 	// words is the configuration's Vocabulary, or that of its Tokenizer.
 	words Vocabulary
+	// roster is what was set last, never nil; draining says that no request is taken in.
+	roster   atomic.Pointer[roster]
+	draining atomic.Bool
 
 	// Owned by the decode loop from here on.
-	sched       *scheduler.Scheduler
-	deployments map[string]*deployment
-	seqs        map[uint64]*sequence
-	ended       *tombstones
-	links       map[string]Link
-	lost        map[uint64]*sequence // sequences whose turn waits for a link
-	parcels     []parcel             // frames that wait for room on their links
-	flying      *flight              // the step in flight, of two the older one
-	ahead       ahead
-	result      step.Result
-	alive       time.Duration // when keepAlive last looked
-	handoffs    uint64
-	committed   uint64
-	paused      int // sequences with entryState.held
+	sched *scheduler.Scheduler
+	// present is the roster that the loop has taken up. linkedBy is when links to its
+	// replicas should be up.
+	present   *roster
+	linkedBy  time.Duration
+	seqs      map[uint64]*sequence
+	ended     *tombstones
+	links     map[string]Link
+	lost      map[uint64]*sequence // sequences whose turn waits for a link
+	parcels   []parcel             // frames that wait for room on their links
+	early     []early              // hand-offs that wait for their version
+	hurried   bool                 // one of them is applied now, whatever its version
+	flying    *flight              // the step in flight, of two the older one
+	ahead     ahead
+	result    step.Result
+	judged    []*route      // the policies that have rows of the current step
+	alive     time.Duration // when keepAlive last looked
+	handoffs  uint64
+	committed uint64
+	paused    int // sequences with entryState.held
 	// rows and seconds are of all steps so far.
 	rows, seconds Histogram
 	// member is the part in the Coordinator while Run runs, nil without one; round
@@ -191,43 +165,25 @@ func New(cfg Config) (*Subservice, error) {
 	s := &Subservice{
 		cfg: cfg, log: cfg.Logger.With("replica", cfg.Replica), exec: cfg.Executor, info: info,
 		ahead: newAhead(cfg.Lookahead, &info), pool: pool, words: words, in: newInbox(), clock: cfg.Clock, sched: sched, round: 1, group: newGroup(),
-		deployments: map[string]*deployment{}, seqs: map[uint64]*sequence{},
+		seqs:  map[uint64]*sequence{},
 		ended: newTombstones(maxTombstones), links: map[string]Link{}, lost: map[uint64]*sequence{},
 	}
 	if s.clock == nil {
 		s.cfg.Start = time.Now()
 		s.clock = func() time.Duration { return time.Since(s.cfg.Start) }
 	}
-	for _, d := range cfg.Deployments {
-		if err := s.addDeployment(d); err != nil {
-			return nil, fmt.Errorf("sub-service %s: deployment %s: %w", cfg.Replica, d.Name, err)
-		}
+	s.roster.Store(&roster{})
+	if err := s.Set(cfg.Deployments, nil); err != nil {
+		return nil, err
 	}
+	s.takeRoster()
 	s.publish()
 	return s, nil
 }
 
-func (s *Subservice) addDeployment(d Deployment) error {
-	if len(d.Name) == 0 || len(d.Name) > handoff.MaxName {
-		return fmt.Errorf("its name must have 1 to %d bytes", handoff.MaxName)
-	}
-	if len(d.Models) > policies.MaxModels || int(d.Self) >= len(d.Models) || len(d.Replicas) != len(d.Models) {
-		return errors.New("its models, replicas and own index do not agree")
-	}
-	dep, err := newDeployment(d, &s.info)
-	if err != nil {
-		return err
-	}
-	dep.routing = routing{to: make([]float64, len(d.Models)), kept: make([]float64, len(d.Models))}
-	if _, twice := s.deployments[d.Name]; twice {
-		return errors.New("it is listed twice")
-	}
-	s.deployments[d.Name] = dep
-	if s.group.main == nil || len(d.Models) > len(s.group.main.Models) {
-		s.group.main = dep
-	}
-	return nil
-}
+// Drain lets the replica take in no new request. What it has goes on, and turns of
+// other entries' requests still come: those that have no other replica need this one.
+func (s *Subservice) Drain() { s.draining.Store(true) }
 
 // now is the scheduler's time.
 func (s *Subservice) now() time.Duration { return s.clock() }

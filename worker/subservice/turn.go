@@ -83,7 +83,7 @@ func (s *Subservice) turnFrame(q *sequence) *handoff.Frame {
 	}
 	if base == 0 {
 		f.First = &handoff.First{
-			Deployment: q.dep.Name, PromptLen: int32(q.q.PromptLen), Entry: s.entryOf(q), Age: q.age, Salt: q.salt, Sampling: q.sampling(), Override: q.q.Override,
+			Deployment: q.dep.Name, PromptLen: int32(q.q.PromptLen), Entry: s.entryOf(q), Age: q.age, Salt: q.salt, Sampling: q.sampling(), Override: q.q.Override, Version: q.dep.Version,
 		}
 	}
 	if len(q.dep.Models) > 2 {
@@ -197,42 +197,60 @@ func (s *Subservice) linkTo(q *sequence) Link {
 }
 
 // linkOf returns the link to the replica that serves model k for a request; nil
-// if none is up. The first choice depends on the request's id alone, so that
-// all replicas agree on it, and on those bits of it that the requests of one
-// conversation share; a replica that is down is skipped.
+// if none is up. A replica that is to be left is left as soon as another can take
+// its place.
 func (s *Subservice) linkOf(q *sequence, k policies.ModelID) Link {
-	if link := s.links[q.replica[k]]; link != nil {
-		return link
+	present := s.links[q.replica[k]]
+	if present != nil && !s.present.avoid[q.replica[k]] {
+		return present
 	}
-	names := q.dep.Replicas[k]
-	for i := range names {
-		name := names[(q.id%(1<<generate.PlacementBits)+uint64(i))%uint64(len(names))]
-		if link := s.links[name]; link != nil {
-			q.replica[k] = name
-			if q.entry != nil && q.entry.servedBy != nil {
-				s.group.assign(q, k, name)
-			}
-			return link
+	name := s.choose(q, k)
+	if name == "" {
+		if present != nil {
+			return present
+		}
+		if name = s.lastResort(q, k); name == "" {
+			return nil
 		}
 	}
-	return nil
+	if present != nil {
+		s.leave(q, k)
+	}
+	q.replica[k] = name
+	if q.entry != nil && q.entry.servedBy != nil {
+		s.group.assign(q, k, name)
+	}
+	return s.links[name]
+}
+
+// choose picks a replica of model k for a request, among those that may be given
+// something new; empty if no link to one is up. The first choice depends on the
+// request's id alone, so that all replicas agree on it, and on those bits of it that
+// the requests of one conversation share; a replica that is down is skipped.
+func (s *Subservice) choose(q *sequence, k policies.ModelID) string {
+	return s.pick(q, k, func(name string) bool { return s.links[name] != nil && !s.present.avoid[name] })
+}
+
+// lastResort is choose among the replicas that should not be given anything new.
+func (s *Subservice) lastResort(q *sequence, k policies.ModelID) string {
+	return s.pick(q, k, func(name string) bool { return s.links[name] != nil })
+}
+
+func (s *Subservice) pick(q *sequence, k policies.ModelID, fits func(name string) bool) string {
+	names := s.replicas(q.dep, k)
+	for i := range names {
+		name := names[(q.id%(1<<generate.PlacementBits)+uint64(i))%uint64(len(names))]
+		if fits(name) {
+			return name
+		}
+	}
+	return ""
 }
 
 // retryLost offers turns that wait for a link again.
 func (s *Subservice) retryLost() {
 	for _, q := range inOrder(s.lost) {
 		s.sendTurn(q)
-	}
-}
-
-// giveUp fails the requests whose turn has waited too long for a link.
-func (s *Subservice) giveUp(now time.Duration) {
-	for _, q := range inOrder(s.lost) {
-		if now-q.lost >= s.cfg.CollaboratorWait {
-			s.fail(q, &generate.Error{
-				Code: generate.CodeUnavailable, Message: "no replica of model " + q.dep.Models[q.turn] + " can be reached",
-			})
-		}
 	}
 }
 
@@ -272,8 +290,10 @@ func (m *linkChange) apply(s *Subservice) {
 // linkLost gives up what was in flight on the link to a replica, and what that
 // replica knew.
 func (s *Subservice) linkLost(name string) {
+	lost := s.links[name]
 	delete(s.links, name)
 	s.forgetGroup(name)
+	s.dropEarly(func(e *early) bool { return e.link == lost })
 	for _, q := range inOrder(s.seqs) {
 		if q.collab != nil && q.collab.entry == name {
 			s.surrender(q) // its entry is gone, or begins a new try
