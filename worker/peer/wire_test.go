@@ -386,7 +386,7 @@ func TestConfig(t *testing.T) {
 	for name, edit := range map[string]func(*peer.Config){
 		"no handler": func(c *peer.Config) { c.Handler = nil },
 		"no replica": func(c *peer.Config) { c.Replica = "" },
-		"long name":  func(c *peer.Config) { c.Model = strings.Repeat("x", 65) },
+		"long name":  func(c *peer.Config) { c.Model = strings.Repeat("x", handoff.MaxName+1) },
 		"negative":   func(c *peer.Config) { c.Limits.OutboxFrames = -1 },
 		"backoff":    func(c *peer.Config) { c.Limits.MaxBackoff = time.Nanosecond },
 	} {
