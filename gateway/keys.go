@@ -20,7 +20,7 @@ import (
 // Keys knows who may use the API. It is safe for concurrent use and quick.
 type Keys interface {
 	// Find returns the holder of a bearer key. Any error refuses the request, and
-	// goes to the log alone.
+	// goes to the log alone. With ErrKeysUnknown the client may try again.
 	Find(key string) (*Holder, error)
 }
 
@@ -46,8 +46,12 @@ type Quota interface {
 	Reserve(ctx context.Context, tokens int64) (settle func(used int64), retry time.Duration, ok bool)
 }
 
-// ErrKey says that a key is not known.
-var ErrKey = errors.New("gateway: the API key is not known")
+var (
+	// ErrKey says that a key is not known.
+	ErrKey = errors.New("gateway: the API key is not known")
+	// ErrKeysUnknown says that the gateway does not know the keys yet.
+	ErrKeysUnknown = errors.New("gateway: the API keys are not known yet")
+)
 
 // HashedKeys are the SHA-256 hashes of keys that may ask for everything.
 type HashedKeys [][sha256.Size]byte

@@ -149,3 +149,17 @@ func TestSaltsOfKeys(t *testing.T) {
 		t.Error("without keys something is refused")
 	}
 }
+
+// A gateway that does not know the keys yet asks the client to come again.
+func TestKeysUnknown(t *testing.T) {
+	f := start(t, func(c *Config) { c.Keys = unknownKeys{} }, &sessiontest.Entry{ID: "e1", Script: sessiontest.Words(1)})
+	resp, body := f.send("POST", chatPath, `{`+hi+`}`, http.Header{"Authorization": {"Bearer x"}})
+	wantError(t, "keys unknown", resp, body, 503, "not_ready", "")
+	if resp.Header.Get("Retry-After") == "" {
+		t.Error("no Retry-After")
+	}
+}
+
+type unknownKeys struct{}
+
+func (unknownKeys) Find(string) (*Holder, error) { return nil, ErrKeysUnknown }

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -182,6 +183,9 @@ func (g *Gateway) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 			return next(c)
 		}
 		outcomeOf(c).err = err
+		if errors.Is(err, ErrKeysUnknown) {
+			return serverError(http.StatusServiceUnavailable, "not_ready", "this server is starting; try again")
+		}
 		c.Response().Header().Set("WWW-Authenticate", "Bearer")
 		return &openai.Error{
 			Status: http.StatusUnauthorized, Type: openai.TypeAuthentication, Code: "invalid_api_key",

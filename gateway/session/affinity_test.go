@@ -47,7 +47,7 @@ func TestStickyKey(t *testing.T) {
 func TestPlace(t *testing.T) {
 	now := time.Unix(1000, 0)
 	a, b := &replica{entry: named("a")}, &replica{entry: named("b")}
-	d := &Served{replicas: []*replica{a, b}, sticky: newAffinity(4)}
+	d := &Served{replicas: newReplicaSet(a, b), sticky: newAffinity(4)}
 	place := func(key uint64, tried ...*replica) *replica {
 		r, move := d.place(now, tried, key)
 		d.sticky.began(key, r, move)
@@ -83,11 +83,11 @@ func TestPlace(t *testing.T) {
 	if place(1) != first {
 		t.Error("stays at an ejected replica")
 	}
-	d.replicas = []*replica{other}
+	d.replicas = newReplicaSet(other)
 	if place(1) != other {
 		t.Error("stays at a replica that is gone")
 	}
-	d.replicas = nil
+	d.replicas = newReplicaSet()
 	if r, _ := d.place(now, nil, 1); r != nil {
 		t.Error("placed at nothing")
 	}

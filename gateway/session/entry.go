@@ -29,6 +29,14 @@ type Entry interface {
 	Generate(ctx context.Context, r *generate.Request) (Stream, error)
 }
 
+// Loaded is an Entry that knows how busy it is besides what its user has there.
+type Loaded interface {
+	Entry
+	// Others is about how many requests others have at the entry, by facts that may be a
+	// little old. It must be quick.
+	Others() int64
+}
+
 // Stream is the events of one admitted request, in order, from one entry.
 type Stream interface {
 	// Next blocks for the next event, which is the caller's to keep. After

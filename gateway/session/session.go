@@ -345,7 +345,7 @@ func retryable(e *generate.Error) bool {
 }
 
 func (s *Session) triedAll() bool {
-	for _, r := range s.d.replicas {
+	for _, r := range s.d.replicas.all() {
 		if !slices.Contains(s.tried, r) {
 			return false
 		}

@@ -15,6 +15,25 @@ type replica struct {
 	// ejectedUntil is a time in Unix nanoseconds before which the entry is
 	// picked last, because it failed.
 	ejectedUntil atomic.Int64
+	// others is nil for an entry that does not know.
+	others func() int64
+}
+
+func newReplica(e Entry) *replica {
+	r := &replica{entry: e}
+	if l, ok := e.(Loaded); ok {
+		r.others = l.Others
+	}
+	return r
+}
+
+// load is the number of requests at the entry.
+func (r *replica) load() int64 {
+	n := r.inFlight.Load()
+	if r.others != nil {
+		n += r.others()
+	}
+	return n
 }
 
 // eject makes an entry the last choice for a while. Refusals that are the
@@ -23,10 +42,23 @@ func (r *replica) eject(now time.Time, d time.Duration) {
 	r.ejectedUntil.Store(now.Add(d).UnixNano())
 }
 
+// replicaSet is the replicas of a deployment now. The tables that follow each other
+// share it while the deployment has the same models: a request may move to a replica
+// that was not there when it began.
+type replicaSet struct{ list atomic.Pointer[[]*replica] }
+
+func newReplicaSet(list ...*replica) *replicaSet {
+	s := new(replicaSet)
+	s.list.Store(&list)
+	return s
+}
+
+func (s *replicaSet) all() []*replica { return *s.list.Load() }
+
 // Served is a Deployment with what is known of its entries.
 type Served struct {
 	Deployment
-	replicas []*replica
+	replicas *replicaSet
 	turn     atomic.Uint32
 	sticky   *affinity
 }
@@ -42,11 +74,11 @@ func (d *Served) place(now time.Time, tried []*replica, key uint64) (r *replica,
 	switch {
 	case best == nil || last == nil || last == best:
 		return best, false
-	case !slices.Contains(d.replicas, last), slices.Contains(tried, last), now.UnixNano() < last.ejectedUntil.Load():
+	case !slices.Contains(d.replicas.all(), last), slices.Contains(tried, last), now.UnixNano() < last.ejectedUntil.Load():
 		return best, true
 	}
 	// best is healthy and not tried either, so it is the least loaded of those.
-	if last.inFlight.Load() > stickyFactor*best.inFlight.Load()+stickySlack {
+	if last.load() > stickyFactor*best.load()+stickySlack {
 		return best, false
 	}
 	return last, false
@@ -56,7 +88,8 @@ func (d *Served) place(now time.Time, tried []*replica, key uint64) (r *replica,
 // a healthy one before an ejected one, then the least loaded, ties in turn. It
 // returns nil if there is none.
 func (d *Served) pick(now time.Time, tried []*replica) *replica {
-	n := len(d.replicas)
+	list := d.replicas.all()
+	n := len(list)
 	if n == 0 {
 		return nil
 	}
@@ -65,10 +98,10 @@ func (d *Served) pick(now time.Time, tried []*replica) *replica {
 	var bestTried, bestEjected bool
 	var bestLoad int64
 	for i := range n {
-		r := d.replicas[(start+i)%n]
+		r := list[(start+i)%n]
 		wasTried := slices.Contains(tried, r)
 		ejected := now.UnixNano() < r.ejectedUntil.Load()
-		load := r.inFlight.Load()
+		load := r.load()
 		better := best == nil
 		switch {
 		case better:
@@ -102,16 +135,20 @@ func NewTable(list []Deployment, old *Table, created time.Time) (*Table, error) 
 	known := make(map[Entry]*replica)
 	if old != nil {
 		for _, d := range old.list {
-			for _, r := range d.replicas {
+			for _, r := range d.replicas.all() {
 				known[r.entry] = r
 			}
 		}
 	}
 	t := &Table{byName: make(map[string]*Served, len(list))}
 	for i := range list {
-		d := &Served{Deployment: list[i], sticky: newAffinity(stickyKeys)}
+		d := &Served{Deployment: list[i], sticky: newAffinity(stickyKeys), replicas: newReplicaSet()}
 		if old != nil && old.byName[d.Name] != nil {
-			d.sticky = old.byName[d.Name].sticky
+			before := old.byName[d.Name]
+			d.sticky = before.sticky
+			if slices.Equal(before.Models, d.Models) {
+				d.replicas = before.replicas
+			}
 		}
 		d.Models = slices.Clone(d.Models)
 		if d.Defaults.TopP == 0 {
@@ -120,14 +157,16 @@ func NewTable(list []Deployment, old *Table, created time.Time) (*Table, error) 
 		if d.Created.IsZero() {
 			d.Created = created
 		}
+		var now []*replica
 		for _, e := range list[i].Entries {
 			r := known[e]
 			if r == nil {
-				r = &replica{entry: e}
+				r = newReplica(e)
 				known[e] = r
 			}
-			d.replicas = append(d.replicas, r)
+			now = append(now, r)
 		}
+		d.replicas.list.Store(&now)
 		t.list = append(t.list, d)
 		t.byName[d.Name] = d
 	}

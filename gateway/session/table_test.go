@@ -20,7 +20,7 @@ func (n named) Generate(context.Context, *generate.Request) (Stream, error) {
 func TestPick(t *testing.T) {
 	now := time.Unix(1000, 0)
 	a, b, c := &replica{entry: named("a")}, &replica{entry: named("b")}, &replica{entry: named("c")}
-	d := &Served{replicas: []*replica{a, b, c}}
+	d := &Served{replicas: newReplicaSet(a, b, c)}
 	seen := map[*replica]int{}
 	for range 30 {
 		seen[d.pick(now, nil)]++
@@ -51,7 +51,56 @@ func TestPick(t *testing.T) {
 	if got := d.pick(now.Add(time.Second), nil); got != b {
 		t.Errorf("back in: %s", got.entry.Name())
 	}
-	if (&Served{}).pick(now, nil) != nil {
+	if (&Served{replicas: newReplicaSet()}).pick(now, nil) != nil {
 		t.Error("picked from nothing")
+	}
+}
+
+// loaded is an entry that knows its load.
+type loaded struct {
+	named
+	others int64
+}
+
+func (l loaded) Others() int64 { return l.others }
+
+// The load by others counts beside one's own.
+func TestPickByLoad(t *testing.T) {
+	busy, idle := newReplica(loaded{"busy", 3}), newReplica(loaded{"idle", 0})
+	d := &Served{replicas: newReplicaSet(busy, idle)}
+	for range 4 {
+		if got := d.pick(time.Unix(1000, 0), nil); got != idle {
+			t.Errorf("picked %s", got.entry.Name())
+		}
+	}
+	idle.inFlight.Store(4)
+	if got := d.pick(time.Unix(1000, 0), nil); got != busy {
+		t.Errorf("picked %s", got.entry.Name())
+	}
+}
+
+// A deployment of an older table has the newer one's replicas, unless its models have
+// changed.
+func TestReplicasOfNewerTable(t *testing.T) {
+	one := Deployment{Name: "d", Models: []string{"s", "l"}, MaxContext: 8, Vocab: 8, Entries: []Entry{named("a")}}
+	first, err := NewTable([]Deployment{one}, nil, time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	running := first.Find("d")
+	one.Entries, one.Policy = []Entry{named("b")}, "another"
+	second, err := NewTable([]Deployment{one}, first, time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := running.pick(time.Unix(1, 0), nil).entry.Name(); got != "b" {
+		t.Errorf("the running request is sent to %s", got)
+	}
+	one.Entries, one.Models = []Entry{named("c")}, []string{"x", "l"}
+	if _, err := NewTable([]Deployment{one}, second, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := running.pick(time.Unix(1, 0), nil).entry.Name(); got != "b" {
+		t.Errorf("with other models the running request is sent to %s", got)
 	}
 }
