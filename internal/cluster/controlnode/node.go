@@ -22,6 +22,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/internal/cluster/link"
 	"github.com/tokenrouter/tokenrouter/internal/h2"
 	"github.com/tokenrouter/tokenrouter/internal/identity"
+	"github.com/tokenrouter/tokenrouter/membership"
 )
 
 // Node is a control node's process: built by New, run by Run.
@@ -34,6 +35,7 @@ type Node struct {
 	keeper      *link.Keeper
 	mux         *alpn.Mux
 	calls       *h2.Server
+	gossip      *membership.Membership // nil without Config.Gossip
 	// metrics is nil without Config.MetricsListen.
 	metrics net.Listener
 	// founds says that the node is to begin its cluster.
@@ -70,7 +72,7 @@ func New(cfg Config) (_ *Node, err error) {
 		return nil, err
 	}
 	n.keeper = link.NewKeeper(cfg.Dir, cfg.Saved, n.credentials, cfg.Log)
-	if err := n.openPorts(); err != nil {
+	if err := n.openPorts(view); err != nil {
 		return nil, err
 	}
 	return n, n.openControl(view)
@@ -88,7 +90,7 @@ func authorityOf(saved *identity.Saved) (*identity.Authority, error) {
 	return nil, err
 }
 
-func (n *Node) openPorts() error {
+func (n *Node) openPorts(view *client.View) error {
 	port, err := listen("cluster port", n.cfg.Listen)
 	if err != nil {
 		return err
@@ -107,6 +109,13 @@ func (n *Node) openPorts() error {
 	n.self = cluster.Node{ID: n.cfg.Saved.Node, Build: n.cfg.Build}
 	if n.self.Addr, err = link.Advertised(n.cfg.Advertise, port.Addr(), peer); err != nil {
 		return err
+	}
+	if n.cfg.Gossip != "" {
+		if n.gossip, err = link.OpenGossip(n.cfg.Saved, n.cfg.Gossip, n.self.Addr, view, n.cfg.Log); err != nil {
+			return err
+		}
+		n.opened = append(n.opened, n.gossip.Close)
+		n.self.Gossip = n.gossip.Addr()
 	}
 	if n.cfg.MetricsListen == "" {
 		return nil
@@ -131,6 +140,9 @@ func (n *Node) openControl(view *client.View) error {
 		Self: n.self, Dir: filepath.Join(n.cfg.Dir, "raft"), Raft: n.mux.Listener(identity.ProtocolRaft),
 		Credentials: n.credentials, Authority: n.authority, GossipKey: n.cfg.Saved.GossipKey, Pepper: n.cfg.Saved.Pepper,
 		Bootstrap: own, Contacts: n.contacts(), View: view, Log: n.cfg.Log,
+	}
+	if n.gossip != nil {
+		cfg.Dead = n.gossip.Dead
 	}
 	if n.cfg.Change != nil {
 		n.cfg.Change(&cfg)
@@ -207,6 +219,9 @@ func (n *Node) Run(ctx context.Context) error {
 	front.Go(n.serveMetrics)
 	front.Go(n.renew)
 	front.Go(n.begun)
+	if n.gossip != nil {
+		front.Go(n.gossip.Run)
+	}
 	front.Go(func(ctx context.Context) error { return n.keeper.Run(ctx, n.control.View()) })
 	err := front.Wait()
 	closePorts()

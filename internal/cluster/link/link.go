@@ -16,6 +16,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/control/client"
 	"github.com/tokenrouter/tokenrouter/control/state"
 	"github.com/tokenrouter/tokenrouter/internal/identity"
+	"github.com/tokenrouter/tokenrouter/membership"
 )
 
 // BeatEvery is how often a node is heard.
@@ -28,9 +29,11 @@ type Config struct {
 	Saved *identity.Saved
 	// Contacts are addresses of control nodes besides those that Saved knows.
 	Contacts []string
-	// Self is what the cluster is told of the node at every start. ID, Role and Protocol
-	// are set.
+	// Self is what the cluster is told of the node at every start. ID, Role, Protocol and
+	// Gossip are set.
 	Self cluster.Node
+	// Gossip is the gossip port's address; empty takes no part in it.
+	Gossip string
 	// Loads are the loads of the node's replicas by id, for heartbeats. May be nil.
 	Loads func() map[string]cluster.Load
 	// Heard gets the answers to heartbeats. It must be quick. May be nil.
@@ -48,6 +51,7 @@ type Link struct {
 	client      *client.Client
 	credentials *identity.Credentials
 	keeper      *Keeper
+	gossip      *membership.Membership // nil without Config.Gossip
 }
 
 // ErrRemoved says that the node was removed from the cluster. It does not come back.
@@ -75,11 +79,27 @@ func New(cfg Config) (*Link, error) {
 		return nil, err
 	}
 	l.keeper = NewKeeper(cfg.Dir, cfg.Saved, l.credentials, cfg.Log)
+	if cfg.Gossip == "" {
+		return l, nil
+	}
+	if l.gossip, err = OpenGossip(cfg.Saved, cfg.Gossip, cfg.Self.Addr, l.view, cfg.Log); err != nil {
+		return nil, errors.Join(err, l.client.Close())
+	}
+	l.cfg.Self.Gossip = l.gossip.Addr()
 	return l, nil
 }
 
 // Close releases a Link that was not run.
-func (l *Link) Close() error { return l.client.Close() }
+func (l *Link) Close() error {
+	err := l.client.Close()
+	if l.gossip != nil {
+		err = errors.Join(err, l.gossip.Close())
+	}
+	return err
+}
+
+// Gossip is the node's part in the gossip, nil if it takes none.
+func (l *Link) Gossip() *membership.Membership { return l.gossip }
 
 // View is the state as the node knows it.
 func (l *Link) View() *client.View { return l.view }
@@ -101,6 +121,9 @@ func (l *Link) Run(ctx context.Context) error {
 	})
 	loops.Go(func(ctx context.Context) error { return l.client.KeepRenewed(ctx, l.keeper.Renewed) })
 	loops.Go(func(ctx context.Context) error { return l.keeper.Run(ctx, l.view) })
+	if l.gossip != nil {
+		loops.Go(l.gossip.Run)
+	}
 	return errors.Join(loops.Wait(), l.client.Close())
 }
 

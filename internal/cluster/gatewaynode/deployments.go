@@ -1,0 +1,104 @@
+package gatewaynode
+
+import (
+	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/api/generate"
+	"github.com/tokenrouter/tokenrouter/control/state"
+	"github.com/tokenrouter/tokenrouter/gateway/session"
+)
+
+// facts is what is known of models by name. They outlive their replicas: a model whose
+// last replica is gone is still checked as it was, and then has no capacity.
+type facts map[string]cluster.Facts
+
+// learn takes what a state's replicas have reported.
+func (f facts) learn(s *state.State) {
+	fresh := facts{}
+	for _, r := range s.AllReplicas() {
+		if r.Facts.MaxContext == 0 {
+			continue // it has not loaded the model yet
+		}
+		known, ok := fresh[r.Model]
+		if !ok {
+			fresh[r.Model] = r.Facts
+			continue
+		}
+		// Replicas of one model differ in what they have room for.
+		known.MaxContext = min(known.MaxContext, r.Facts.MaxContext)
+		fresh[r.Model] = known
+	}
+	for model, known := range fresh {
+		f[model] = known
+	}
+}
+
+// Bounds of a deployment of which nothing is known yet: nothing is refused for them.
+// It has no entry that a request could go to.
+const (
+	unknownContext = generate.MaxIDs
+	unknownVocab   = 1<<31 - 1
+)
+
+// deployment is what clients see of a deployment, but for its entries.
+func (f facts) deployment(d *cluster.Deployment) session.Deployment {
+	out := session.Deployment{
+		Name: d.Name, Models: d.Models, Policy: d.Policy, MaxContext: unknownContext, Vocab: unknownVocab,
+	}
+	for i, model := range d.Models {
+		known, ok := f[model]
+		if !ok {
+			continue
+		}
+		out.MaxContext = min(out.MaxContext, known.MaxContext)
+		if i == 0 {
+			out.Vocab = max(1, known.Vocab)
+			out.Defaults = defaults(&known)
+		}
+	}
+	return out
+}
+
+// defaults are the checkpoint's own sampling parameters, where they make sense: they
+// come from a worker.
+func defaults(f *cluster.Facts) session.Defaults {
+	var d session.Defaults
+	if f.Temperature >= 0 && f.Temperature <= 2 {
+		d.Temperature = f.Temperature
+	}
+	if f.TopP >= 0 && f.TopP <= 1 {
+		d.TopP = f.TopP
+	}
+	if f.TopK > 0 {
+		d.TopK = f.TopK
+	}
+	return d
+}
+
+// serve is what a state lets this gateway serve. It says whether any deployment has an
+// entry.
+func (n *Node) serve(s *state.State) (list []session.Deployment, some bool) {
+	n.facts.learn(s)
+	for _, d := range s.AllDeployments() {
+		out := n.facts.deployment(&d)
+		for _, r := range s.ReplicasOf(d.Models[0]) {
+			worker, ok := s.Node(r.Node)
+			if !ok || !s.Serving(&r) {
+				continue
+			}
+			e, err := n.entries.of(&r, &worker)
+			if err != nil {
+				n.cfg.Log.Warn("replica cannot be used", "replica", r.ID, "err", err)
+				continue
+			}
+			out.Entries = append(out.Entries, e)
+		}
+		if err := session.CheckDeployments([]session.Deployment{out}); err != nil {
+			// One that is wrong must not keep the others from being served.
+			n.cfg.Log.Error("deployment cannot be served", "deployment", d.Name, "err", err)
+			continue
+		}
+		list = append(list, out)
+		some = some || len(out.Entries) > 0
+	}
+	return list, some
+}

@@ -1,0 +1,294 @@
+package gatewaynode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/sourcegraph/conc/pool"
+
+	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/control/state"
+	"github.com/tokenrouter/tokenrouter/gateway"
+	"github.com/tokenrouter/tokenrouter/gateway/quota"
+	"github.com/tokenrouter/tokenrouter/internal/cluster/link"
+)
+
+// Node is a gateway's process: built by New, run by Run.
+type Node struct {
+	cfg     Config
+	link    *link.Link
+	gateway *gateway.Gateway
+	keys    *keys
+	public  net.Listener
+	// metrics is nil if they have no port of their own.
+	metrics  net.Listener
+	registry *prometheus.Registry
+
+	// entries and facts belong to the loop that follows the state.
+	entries *entries
+	facts   facts
+
+	// serving says that some deployment has an entry; ready is closed when that is so for
+	// the first time.
+	serving atomic.Bool
+	ready   chan struct{}
+	// leader is whom the last heartbeat was answered by; newLeader has capacity 1.
+	leader    atomic.Pointer[string]
+	newLeader chan struct{}
+	// opened are closed in reverse order if New fails.
+	opened []func() error
+}
+
+var (
+	errNoState   = errors.New("the cluster's state is not known yet")
+	errNoEntries = errors.New("no deployment has a replica that serves")
+)
+
+// New opens the ports, so that what is wrong with them is an error here. It connects
+// nothing; call Run, or Close if there is no Run.
+func New(cfg Config) (_ *Node, err error) {
+	if err := cfg.fill(); err != nil {
+		return nil, err
+	}
+	n := &Node{cfg: cfg, facts: facts{}, ready: make(chan struct{}), newLeader: make(chan struct{}, 1), registry: prometheus.NewRegistry()}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.Close())
+		}
+	}()
+	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	address, err := n.openPorts()
+	if err != nil {
+		return nil, err
+	}
+	n.link, err = link.New(link.Config{
+		Dir: cfg.Dir, Saved: cfg.Saved, Contacts: cfg.Contacts, Gossip: cfg.Gossip,
+		// Nobody calls a gateway but its clients.
+		Self:  cluster.Node{Addr: address, Public: address, Build: cfg.Build},
+		Heard: n.heard, Dial: cfg.Dial, Log: cfg.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	n.opened = append(n.opened, n.link.Close)
+	n.entries = newEntries(n.link.Credentials(), cfg.Dial, cfg.Log)
+	n.keys = &keys{pepper: cfg.Saved.Pepper, book: quota.NewBook(quota.Config{
+		Gateway: cfg.Saved.Node, Lessor: lessor{n.link.Client()}, Gateways: func() int { return gateways(n.link.View().State()) },
+	})}
+	n.gateway, err = gateway.New(gateway.Config{
+		MaxInFlight: cfg.MaxInFlight, AllowOrigins: cfg.AllowOrigins, AllowHosts: cfg.AllowHosts,
+		Keys: n.keys, Ready: n.isReady, Metrics: n.registry, ServeMetrics: n.metrics == nil && loopback(n.public.Addr()),
+		DrainTimeout: max(cfg.DrainTimeout, 1), // 0 would mean the gateway's default
+		Logger:       cfg.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return n, n.registry.Register(n.viewAge())
+}
+
+// openPorts opens the public port and that of the metrics, and returns what the cluster
+// is told of the first.
+func (n *Node) openPorts() (address string, err error) {
+	l, err := net.Listen("tcp", n.cfg.Listen)
+	if err != nil {
+		return "", fmt.Errorf("public port: %w", err)
+	}
+	n.opened = append(n.opened, l.Close)
+	n.public = l
+	if n.cfg.TLSCert != "" {
+		c, err := newCertificate(n.cfg.TLSCert, n.cfg.TLSKey, n.cfg.Log)
+		if err != nil {
+			return "", err
+		}
+		n.public = c.wrap(l)
+	}
+	contact := ""
+	if known := slices.Concat(n.cfg.Contacts, n.cfg.Saved.Control); len(known) > 0 {
+		contact = known[0]
+	}
+	if address, err = link.Advertised(n.cfg.Advertise, l.Addr(), contact); err != nil {
+		return "", err
+	}
+	if n.cfg.MetricsListen != "" {
+		if n.metrics, err = net.Listen("tcp", n.cfg.MetricsListen); err != nil {
+			return "", fmt.Errorf("metrics: %w", err)
+		}
+		n.opened = append(n.opened, n.metrics.Close)
+	}
+	return address, nil
+}
+
+// loopback says that only this machine reaches the address. Elsewhere the public port
+// has no metrics: they name models and tell how much they are used.
+func loopback(a net.Addr) bool {
+	tcp, ok := a.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
+}
+
+// viewAge tells how old the state is that the gateway serves by.
+func (n *Node) viewAge() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "trctl", Subsystem: "gateway", Name: "placement_age_seconds",
+		Help: "Time since a control node with a leader has confirmed the state that is served by; -1 for never.",
+	}, func() float64 {
+		age, ok := n.link.View().Age()
+		if !ok {
+			return -1
+		}
+		return age.Seconds()
+	})
+}
+
+// Close releases a Node that was not run.
+func (n *Node) Close() error {
+	var errs []error
+	for i := len(n.opened) - 1; i >= 0; i-- {
+		if err := n.opened[i](); err != nil && !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	n.opened = nil
+	return errors.Join(errs...)
+}
+
+// Addr is the public port's address.
+func (n *Node) Addr() net.Addr { return n.public.Addr() }
+
+// MetricsAddr is the address of /metrics, nil if it has no port of its own.
+func (n *Node) MetricsAddr() net.Addr {
+	if n.metrics == nil {
+		return nil
+	}
+	return n.metrics.Addr()
+}
+
+// Ready is closed once some deployment has an entry.
+func (n *Node) Ready() <-chan struct{} { return n.ready }
+
+// isReady is what /readyz asks.
+func (n *Node) isReady() error {
+	if _, exists := n.link.View().State().Cluster(); !exists {
+		return errNoState
+	}
+	if !n.serving.Load() {
+		return errNoEntries
+	}
+	return nil
+}
+
+// Run serves until ctx ends, then drains, and has released everything when it returns.
+// It returns nil after a drain, link.ErrRemoved if the node was removed, or why it
+// cannot go on.
+//
+// Stop order: the gateway refuses new requests and waits for those in flight, which
+// need the connections to the workers; then those close, and the node leaves.
+func (n *Node) Run(ctx context.Context) error {
+	back, stopBack := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopBack()
+	front, stopFront := context.WithCancelCause(ctx)
+	defer stopFront(nil)
+	loops := pool.New().WithContext(back).WithCancelOnError().WithFirstError()
+	for _, loop := range []func(context.Context) error{n.link.Run, n.follow, n.lease, n.serveMetrics} {
+		loops.Go(func(ctx context.Context) error {
+			err := loop(ctx)
+			stopFront(err) // a loop that ends by itself leaves nothing to serve
+			return err
+		})
+	}
+	loops.Go(func(ctx context.Context) error {
+		select {
+		case <-front.Done():
+			n.link.Drain(context.WithoutCancel(ctx))
+		case <-ctx.Done():
+		}
+		return nil
+	})
+	err := n.gateway.Run(front, n.public)
+	stopBack()
+	if lerr := loops.Wait(); lerr != nil && !errors.Is(lerr, context.Canceled) {
+		err = errors.Join(err, lerr)
+	}
+	n.entries.close()
+	return err
+}
+
+// follow makes every new state what is served, until ctx ends, and lets the gossip say
+// how busy workers are.
+func (n *Node) follow(ctx context.Context) error {
+	var seen *state.State
+	for {
+		changed := n.link.View().Changed()
+		var gossip <-chan struct{} // never, without gossip
+		if g := n.link.Gossip(); g != nil {
+			gossip = g.Changed()
+		}
+		if s := n.link.View().State(); s.Index > 0 && s != seen {
+			seen = s
+			n.apply(s)
+		}
+		if g := n.link.Gossip(); g != nil {
+			n.entries.hear(g.Members())
+		}
+		select {
+		case <-changed:
+		case <-gossip:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (n *Node) apply(s *state.State) {
+	n.keys.follow(s)
+	list, some := n.serve(s)
+	if err := n.gateway.Apply(list); err != nil {
+		// The state's own checks let it through; the last table stays.
+		n.cfg.Log.Error("deployments not applied", "err", err)
+		return
+	}
+	n.entries.sweep(s)
+	if was := n.serving.Swap(some); was != some {
+		n.cfg.Log.Info("readiness changed", "ready", some)
+	}
+	if !some {
+		return
+	}
+	select {
+	case <-n.ready:
+	default:
+		close(n.ready)
+	}
+}
+
+// serveMetrics serves /metrics until ctx ends, if they have a port of their own.
+func (n *Node) serveMetrics(ctx context.Context) error {
+	if n.metrics == nil {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{}))
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 75 * time.Second}
+	group := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
+	group.Go(func(context.Context) error {
+		if err := server.Serve(n.metrics); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("metrics: %w", err)
+		}
+		return nil
+	})
+	group.Go(func(ctx context.Context) error {
+		<-ctx.Done()
+		return errors.Join(context.Cause(ctx), server.Close())
+	})
+	return group.Wait()
+}
