@@ -13,7 +13,6 @@ import (
 	"github.com/sourcegraph/conc/pool"
 
 	"github.com/tokenrouter/tokenrouter/gateway/session"
-	"github.com/tokenrouter/tokenrouter/internal/h2"
 	"github.com/tokenrouter/tokenrouter/policies"
 	"github.com/tokenrouter/tokenrouter/worker/schedule"
 	"github.com/tokenrouter/tokenrouter/worker/subservice"
@@ -23,7 +22,7 @@ import (
 type Engine struct {
 	cfg    Config
 	log    *slog.Logger
-	net    *network
+	net    Network
 	models []*loaded
 	gpus   *gpus
 	// pools are those of each GPU, by ordinal; the map is complete before Run.
@@ -35,7 +34,7 @@ type Engine struct {
 	noGPU      error
 	replicas   []*replica
 	routed     map[string]*routed // by deployment
-	transports []*h2.Transport
+	transports []Transport
 	served     []session.Deployment
 	table      *session.Table
 	session    session.Config
@@ -158,7 +157,7 @@ func (e *Engine) Plan() Plan { return e.plan }
 func (e *Engine) release() error {
 	var errs []error
 	for _, t := range e.transports {
-		t.Close()
+		errs = append(errs, t.Close())
 	}
 	for _, m := range e.models {
 		errs = append(errs, m.close())
@@ -288,12 +287,12 @@ func (r *replica) join(d subservice.Deployment, all, group []*loaded) {
 func (e *Engine) addEntries() error {
 	entries := map[string]session.Entry{}
 	for _, r := range e.replicas {
-		transport, err := h2.NewTransport(h2.Config{Dial: e.net.dialer(r.name)})
+		transport, err := e.net.Transport(r.name)
 		if err != nil {
 			return fmt.Errorf("link to %s: %w", r.name, err)
 		}
 		e.transports = append(e.transports, transport)
-		entries[r.name] = session.NewEntryClient(r.name, transport, "http://"+r.name)
+		entries[r.name] = session.NewEntryClient(r.name, transport, e.net.URL(r.name))
 	}
 	for _, d := range e.Deployments() {
 		entry := e.model(d.Models[0])

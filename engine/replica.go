@@ -14,7 +14,6 @@ import (
 	"github.com/sourcegraph/conc/pool"
 
 	"github.com/tokenrouter/tokenrouter/api/generate"
-	"github.com/tokenrouter/tokenrouter/internal/h2"
 	"github.com/tokenrouter/tokenrouter/worker/executor"
 	"github.com/tokenrouter/tokenrouter/worker/peer"
 	"github.com/tokenrouter/tokenrouter/worker/scheduler"
@@ -26,10 +25,6 @@ const (
 	firstRestartWait = 100 * time.Millisecond
 	lastRestartWait  = 5 * time.Second
 )
-
-// frontGrace is how long a replica's connections may linger once it stops. The
-// gateway has drained by then, and links say goodbye on their own.
-const frontGrace = 20 * time.Millisecond
 
 // replica is one sub-service and the runs it has: a run that fails is followed
 // by another with a new executor.
@@ -107,12 +102,10 @@ func (e *Engine) runReplica(ctx context.Context, r *replica, log *slog.Logger) (
 	if err != nil {
 		return err
 	}
-	defer peers.close()
-	front, err := h2.NewServer(h2.Config{Grace: frontGrace}, peers.mux)
+	front, err := e.net.Open(r.name, peers.mux)
 	if err != nil {
 		return fmt.Errorf("front of %s: %w", r.name, err)
 	}
-	listener := e.net.listen(r.name)
 
 	r.current.Store(sub)
 	defer r.current.Store(nil)
@@ -120,10 +113,8 @@ func (e *Engine) runReplica(ctx context.Context, r *replica, log *slog.Logger) (
 	group.Go(sub.Run)
 	group.Go(peers.server.Run)
 	group.Go(exec.watchGPU)
-	for _, c := range peers.clients {
-		group.Go(c.Run)
-	}
-	group.Go(func(ctx context.Context) error { return front.Serve(ctx, listener) })
+	group.Go(peers.linker.Run)
+	group.Go(front)
 	if !r.hasStarted() {
 		close(r.started)
 	}
@@ -166,39 +157,20 @@ func (e *Engine) newSubservice(r *replica, exec executor.Executor, log *slog.Log
 
 // peers is what a replica needs to talk to others, and to be talked to.
 type peers struct {
-	mux        *http.ServeMux
-	server     *peer.Server
-	clients    []*peer.Client
-	transports []*h2.Transport
+	mux    *http.ServeMux
+	server *peer.Server
+	linker *linker
 }
 
 func (e *Engine) newPeers(r *replica, sub *subservice.Subservice, log *slog.Logger) (_ *peers, err error) {
 	p := &peers{mux: http.NewServeMux()}
 	cfg := peer.Config{Replica: r.name, Model: r.model.cfg.Name, Handler: r.watchLinks(sub), Log: log}
-	if p.server, err = peer.NewServer(peer.ServerConfig{Config: cfg}); err != nil {
+	if p.server, err = peer.NewServer(peer.ServerConfig{Config: cfg, Authorize: e.net.Authorize}); err != nil {
 		return nil, err
 	}
 	p.mux.Handle(peer.Path, p.server)
 	p.mux.Handle(generate.Path, sub)
-	for _, name := range r.dials {
-		transport, err := h2.NewTransport(h2.Config{Dial: e.net.dialer(name)})
-		if err != nil {
-			p.close()
-			return nil, fmt.Errorf("link to %s: %w", name, err)
-		}
-		p.transports = append(p.transports, transport)
-		client, err := peer.NewClient(peer.ClientConfig{Config: cfg, URL: "http://" + name, Transport: transport, Expect: name})
-		if err != nil {
-			p.close()
-			return nil, fmt.Errorf("link to %s: %w", name, err)
-		}
-		p.clients = append(p.clients, client)
-	}
+	p.linker = newLinker(cfg, e.net, log)
+	p.linker.dial(r.dials)
 	return p, nil
-}
-
-func (p *peers) close() {
-	for _, t := range p.transports {
-		t.Close()
-	}
 }
