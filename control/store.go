@@ -15,6 +15,7 @@ import (
 	// does not build beside them. TestStoreVersion holds it there.
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
 )
 
 // ErrCorrupt says that the log on disk is damaged. The node does not start; remove
@@ -42,7 +43,7 @@ func openStore(dir string, noSync bool) (*store, error) {
 		BoltOptions: &bbolt.Options{Timeout: 2 * time.Second, FreelistType: bbolt.FreelistMapType, NoFreelistSync: true, NoSync: noSync},
 	})
 	if err != nil {
-		if errors.Is(err, bbolt.ErrTimeout) {
+		if errors.Is(err, bbolterrors.ErrTimeout) {
 			return nil, fmt.Errorf("control: open %s: another process has it open", path)
 		}
 		return nil, fmt.Errorf("control: open %s: %w", path, err)

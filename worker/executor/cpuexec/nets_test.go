@@ -171,7 +171,7 @@ func TestNetsAreChecked(t *testing.T) {
 	}
 	without := newOdd(t, Config{MaxSlots: 1})
 	s = open(t, without, sampling.Params{})
-	b.Rows[0].Net = 0
+	b.Patches, b.Rows[0].Slot, b.Rows[0].Net = patches(s, 0, 1), s, 0
 	if _, err := without.Launch(b); !errors.Is(err, executor.ErrBadBatch) {
 		t.Errorf("score without nets: %v", err)
 	}
