@@ -164,6 +164,7 @@ func (n *Node) serve(ctx context.Context, r *raft.Raft, stream *stream) error {
 		n.beat,
 		n.govern,
 		func(ctx context.Context) error { return n.expel(ctx, stream) },
+		func(ctx context.Context) error { return n.hangups(ctx, r, stream) },
 	} {
 		loops.Go(loop)
 	}

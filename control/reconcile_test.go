@@ -3,6 +3,8 @@ package control_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -199,25 +201,54 @@ func TestCutOff(t *testing.T) {
 	}
 }
 
+// A leader whose connections have ended, and which is there, leads on.
+func TestHangUp(t *testing.T) {
+	t.Parallel()
+	c := controltest.New(t, 3, func(cfg *control.Config) {
+		cfg.Heartbeat, cfg.Election, cfg.Lease = time.Second, time.Second, time.Second
+	})
+	leader := c.Leader()
+	term := leader.Status().Term
+	for i := range 5 {
+		leader.Drop()
+		c.Propose(c.Follower(), cluster.KindPutDeployment, deployment(fmt.Sprint("d", i)))
+	}
+	c.Await("the last word", has("d4"))
+	if now := leader.Status(); now.Term != term || now.Leader != leader.ID {
+		t.Errorf("leader %s in term %d, was %s in %d", now.Leader, now.Term, leader.ID, term)
+	}
+	// Without waiting for its silence, once it is gone.
+	leader.Crash()
+	c.Forget(leader)
+	c.Propose(c.Nodes()[0], cluster.KindPutDeployment, deployment("after"))
+}
+
 // BenchmarkFailover is the time from the leader's death to the next commit.
 func BenchmarkFailover(b *testing.B) {
 	c := controltest.New(b, 3, func(cfg *control.Config) {
 		cfg.Heartbeat, cfg.Election, cfg.Lease = 500*time.Millisecond, 500*time.Millisecond, 250*time.Millisecond
 		cfg.NoSync = false
 	})
+	var times []time.Duration
 	for b.Loop() {
 		b.StopTimer()
 		old := c.Leader()
 		c.AwaitVoters(3)
+		began := time.Now()
 		old.Isolate(true)
 		c.Forget(old)
 		b.StartTimer()
 		c.Propose(c.Nodes()[0], cluster.KindPutDeployment, deployment("d"))
 		b.StopTimer()
+		times = append(times, time.Since(began))
 		old.Stop()
-		c.Start(old.ID)
+		back := c.Start(old.ID)
+		c.Await("its return", func(s *state.State) bool { n, _ := s.Node(back.ID); return n.Addr == back.Addr && !n.Lost })
 		b.StartTimer()
 	}
+	slices.Sort(times)
+	b.ReportMetric(times[len(times)/2].Seconds(), "p50-s")
+	b.ReportMetric(times[len(times)-1].Seconds(), "max-s")
 }
 
 // BenchmarkPropose is a commit by three nodes, on disk.

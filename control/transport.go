@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -44,13 +45,20 @@ type stream struct {
 	book        *book
 	log         *slog.Logger
 
+	// hungUp gets the node of every connection that ends from its side. Capacity 16;
+	// what is too much is dropped, for one word of a node is enough.
+	hungUp chan string
+
 	mu sync.Mutex
 	// open are the connections that were accepted.
 	open map[*capped]struct{}
 }
 
 func newStream(cfg *Config, b *book) *stream {
-	return &stream{Listener: cfg.Raft, advertised: advertised(target(cfg.Self.ID, cfg.Self.Addr)), credentials: cfg.Credentials, dial: cfg.Dial, view: cfg.View, book: b, log: cfg.Log, open: map[*capped]struct{}{}}
+	return &stream{
+		Listener: cfg.Raft, advertised: advertised(target(cfg.Self.ID, cfg.Self.Addr)), credentials: cfg.Credentials, dial: cfg.Dial, view: cfg.View, book: b, log: cfg.Log,
+		hungUp: make(chan string, 16), open: map[*capped]struct{}{},
+	}
 }
 
 // Accept returns the next connection. The handshake has made sure that it is of a
@@ -187,6 +195,12 @@ func (c *capped) Read(p []byte) (int, error) {
 	}
 	n, err := c.Conn.Read(p[:min(int64(len(p)), left)])
 	c.unanswered.Add(int64(n))
+	if err != nil && c.stream != nil && !errors.Is(err, net.ErrClosed) && !errors.Is(err, os.ErrDeadlineExceeded) {
+		select {
+		case c.stream.hungUp <- c.node:
+		default:
+		}
+	}
 	return n, err
 }
 

@@ -244,6 +244,9 @@ func (n *Node) Crash() {
 // Isolate cuts a node off from everybody, or ends that.
 func (n *Node) Isolate(cut bool) { n.net.isolate(cut) }
 
+// Drop ends a node's connections; new ones are taken.
+func (n *Node) Drop() { n.net.drop() }
+
 // Forget takes a node that has ended off the list of running ones.
 func (c *Cluster) Forget(n *Node) {
 	for i, other := range c.nodes {
@@ -395,11 +398,22 @@ func (n *network) isolate(cut bool) {
 	defer n.mu.Unlock()
 	n.cut = cut
 	if cut {
-		for conn := range n.conns {
-			_ = conn.Close()
-		}
-		clear(n.conns)
+		n.close()
 	}
+}
+
+func (n *network) drop() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.close()
+}
+
+// close needs mu.
+func (n *network) close() {
+	for conn := range n.conns {
+		_ = conn.Close()
+	}
+	clear(n.conns)
 }
 
 type tracked struct {
