@@ -205,7 +205,7 @@ func TestCutOff(t *testing.T) {
 func TestHangUp(t *testing.T) {
 	t.Parallel()
 	c := controltest.New(t, 3, func(cfg *control.Config) {
-		cfg.Heartbeat, cfg.Election, cfg.Lease = time.Second, time.Second, time.Second
+		cfg.Heartbeat, cfg.Election, cfg.Lease = 450*time.Millisecond, 450*time.Millisecond, 400*time.Millisecond
 	})
 	leader := c.Leader()
 	term := leader.Status().Term

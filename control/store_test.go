@@ -47,6 +47,7 @@ func entries(n int) (out []*raft.Log) {
 
 // What was stored comes back, and the caller's entries are left alone.
 func TestStore(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	s, err := openStore(dir, true)
 	if err != nil {
