@@ -63,6 +63,15 @@ type Config struct {
 	ChunkTokens int
 	// Workers is the number of CPU threads a model's step may use; 0 means all.
 	Workers int
+	// Network connects the engine with others. It then serves what it is assigned
+	// (Engine.Assign), and needs neither Models nor Deployments; Schedule must be one in
+	// which models do not wait for each other. Nil is for an engine of its own.
+	Network Network
+	// DrainTimeout bounds how long a replica that is drained may take.
+	DrainTimeout time.Duration
+	// Notify is called, from any goroutine, when Engine.Reports has changed. It must not
+	// block. May be nil.
+	Notify func()
 	// Metrics receives the metrics of sessions and replicas. May be nil.
 	Metrics *prometheus.Registry
 	// Logger may be nil.
@@ -130,7 +139,7 @@ func (c *Config) Validate() error {
 		errs = append(errs, fmt.Errorf("%s: %s", field, fmt.Sprintf(format, args...)))
 	}
 	names := map[string]bool{}
-	if len(c.Models) == 0 {
+	if len(c.Models) == 0 && c.Network == nil {
 		bad("models", "at least one model is needed")
 	}
 	for i, m := range c.Models {
@@ -178,6 +187,12 @@ func (c *Config) Validate() error {
 	}
 	if int(c.Lookahead) >= len(subservice.Lookaheads()) {
 		bad("lookahead", "%s is not one of %s", c.Lookahead, strings.Join(subservice.Lookaheads(), ", "))
+	}
+	if c.Network != nil && !c.Schedule.Overlaps() {
+		bad("schedule", "%s needs all models in one process", c.Schedule)
+	}
+	if c.DrainTimeout < 0 {
+		bad("drain_timeout", "is negative")
 	}
 	c.checkDevice(bad)
 	return errors.Join(errs...)

@@ -18,6 +18,8 @@ type place struct {
 	bytes   int64
 	// urgent says that the model's steps go first where models share a GPU.
 	urgent bool
+	// pools are those of the GPU's models that were placed together.
+	pools *pools
 }
 
 // reserve is the part of a GPU's free memory that no plan takes: code, and what
@@ -50,15 +52,23 @@ func MakePlan(cfg Config) (_ *Plan, err error) {
 }
 
 // placeModels gives every model its place and makes the plan.
-func (e *Engine) placeModels() error {
+func (e *Engine) placeModels() (err error) {
+	e.plan.Devices, err = e.placeAll(e.models, e.ordinal, e.cfg.Device == "cuda" || len(e.cfg.GPUs) > 0 || e.unseen)
+	return err
+}
+
+// placeAll gives models their places, which they share among themselves. gpu is the
+// ordinal of a model's GPU, by index; insist says that it must be used.
+func (e *Engine) placeAll(models []*loaded, gpu func(i int) int, insist bool) ([]DevicePlan, error) {
 	groups, order := map[int][]*loaded{}, []int{}
 	var onCPU []*loaded
-	for i, m := range e.models {
-		cuda, err := e.usesCUDA(i, m)
+	var devices []DevicePlan
+	for i, m := range models {
+		cuda, err := e.usesCUDA(gpu(i), m, insist)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if m.place = (place{cuda: cuda, ordinal: e.ordinal(i)}); !cuda {
+		if m.place = (place{cuda: cuda, ordinal: gpu(i)}); !cuda {
 			onCPU = append(onCPU, m)
 			continue
 		}
@@ -72,17 +82,20 @@ func (e *Engine) placeModels() error {
 		for _, m := range groups[ordinal] {
 			replicas += len(m.names())
 		}
-		e.pools[ordinal] = newPools(replicas)
+		all := newPools(replicas)
+		for _, m := range groups[ordinal] {
+			m.place.pools = all
+		}
 		d, err := e.planGPU(ordinal, groups[ordinal])
 		if err != nil {
-			return fmt.Errorf("GPU %d: %w", ordinal, err)
+			return nil, fmt.Errorf("GPU %d: %w", ordinal, err)
 		}
-		e.plan.Devices = append(e.plan.Devices, d)
+		devices = append(devices, d)
 	}
 	if len(onCPU) > 0 {
-		e.plan.Devices = append(e.plan.Devices, e.planCPU(onCPU))
+		devices = append(devices, e.planCPU(onCPU))
 	}
-	return nil
+	return devices, nil
 }
 
 // ordinal is the GPU that the configuration gives to a model.
@@ -98,14 +111,13 @@ func (e *Engine) ordinal(model int) int {
 
 // usesCUDA decides between GPU and CPU. With "auto" and no word about GPUs, what
 // stands against a GPU is not an error.
-func (e *Engine) usesCUDA(i int, m *loaded) (bool, error) {
+func (e *Engine) usesCUDA(ordinal int, m *loaded, insist bool) (bool, error) {
 	if e.cfg.Device == "cpu" {
 		return false, nil
 	}
-	insist := e.cfg.Device == "cuda" || len(e.cfg.GPUs) > 0 || e.unseen
 	var err error
-	if !e.unseen && e.noGPU == nil {
-		_, err = e.gpus.look(e.ordinal(i))
+	if !e.unseen && (e.noGPU == nil || insist) {
+		_, err = e.gpus.look(ordinal)
 	} else {
 		err = e.noGPU
 	}
@@ -169,7 +181,9 @@ func (e *Engine) planGPU(ordinal int, group []*loaded) (DevicePlan, error) {
 	if share == 0 {
 		share = DefaultMemoryShare
 	}
-	d.Budget = min(int64(share*float64(d.Memory)), d.Free-reserve)
+	taken, unbuilt := e.takenOn(ordinal)
+	d.Free -= unbuilt
+	d.Budget = min(int64(share*float64(d.Memory))-taken, d.Free-reserve)
 	var plans []cudaexec.Plan // one for each replica
 	for _, m := range group {
 		p, err := cudaexec.MakePlan(e.cudaConfig(m, 1), &m.config, math.MaxInt64)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,14 +26,28 @@ type Engine struct {
 	net    Network
 	models []*loaded
 	gpus   *gpus
-	// pools are those of each GPU, by ordinal; the map is complete before Run.
-	pools map[int]*pools
-	plan  Plan
+	plan   Plan
 	// unseen says that the plan is for GPUs that need not be there; noGPU is why
 	// there is none that "auto" could take.
-	unseen     bool
-	noGPU      error
-	replicas   []*replica
+	unseen bool
+	noGPU  error
+	// mu guards the fields down to failed.
+	mu sync.Mutex
+	// replicas are in order of the configuration, or of their assignment. The slice is
+	// replaced, never changed.
+	replicas []*replica
+	// assigned is what the engine was told last, nil if it is told nothing; draining
+	// says that all of it is to end.
+	assigned *Assignment
+	draining bool
+	// failed are placements that could not be loaded, by name. The crew alone writes.
+	failed map[string]*failure
+	// assigning has room for one value: poke sends without blocking, crew receives.
+	assigning chan struct{}
+	// drained is closed, once, when no replica runs after a drain.
+	drained     chan struct{}
+	drainedOnce sync.Once
+
 	routed     map[string]*routed // by deployment
 	transports []Transport
 	served     []session.Deployment
@@ -124,7 +139,7 @@ func Load(cfg Config) (_ *Engine, err error) {
 	e.tunings = e.newTunings()
 	e.session = session.Config{Logger: e.log}
 	if cfg.Metrics != nil {
-		for _, c := range []prometheus.Collector{&collector{e.replicas, e.mode}, &tuneCollector{e}} {
+		for _, c := range []prometheus.Collector{&collector{e}, &tuneCollector{e}} {
 			if err := cfg.Metrics.Register(c); err != nil {
 				return nil, fmt.Errorf("register metrics: %w", err)
 			}
@@ -139,14 +154,23 @@ func Load(cfg Config) (_ *Engine, err error) {
 
 // newEngine is an engine without models.
 func newEngine(cfg Config) *Engine {
-	e := &Engine{cfg: cfg, log: cfg.Logger, net: newNetwork(), ready: make(chan struct{}), closing: make(chan struct{})}
+	e := &Engine{
+		cfg: cfg, log: cfg.Logger, net: cfg.Network, ready: make(chan struct{}), closing: make(chan struct{}),
+		failed: map[string]*failure{}, assigning: make(chan struct{}, 1), drained: make(chan struct{}),
+	}
+	if e.net == nil {
+		e.net = newNetwork()
+	}
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
 	}
 	e.together, e.began = schedule.New(cfg.Schedule), time.Now()
+	if cfg.Network != nil {
+		e.together = schedule.NewOpen(cfg.Schedule)
+	}
 	e.clock = func() time.Duration { return time.Since(e.began) }
 	e.routed = map[string]*routed{}
-	e.gpus, e.pools = newGPUs(&e.cfg, e.log), map[int]*pools{}
+	e.gpus = newGPUs(&e.cfg, e.log)
 	return e
 }
 
@@ -161,6 +185,11 @@ func (e *Engine) release() error {
 	}
 	for _, m := range e.models {
 		errs = append(errs, m.close())
+	}
+	if e.cfg.Network != nil {
+		for _, r := range e.list() {
+			errs = append(errs, r.model.close())
+		}
 	}
 	errs = append(errs, e.gpus.close())
 	return errors.Join(errs...)
@@ -211,7 +240,7 @@ func (m *loaded) names() []string {
 func (e *Engine) addReplicas() error {
 	for _, m := range e.models {
 		for _, name := range m.names() {
-			e.replicas = append(e.replicas, &replica{name: name, model: m, started: make(chan struct{}), linked: make(chan struct{})})
+			e.replicas = append(e.replicas, newReplica(name, m))
 		}
 	}
 	for _, d := range e.Deployments() {
@@ -234,7 +263,7 @@ func (e *Engine) addReplicas() error {
 		if err != nil {
 			return err
 		}
-		routes, err := e.routes(d, group)
+		routes, err := e.routes(d, group[0], true)
 		if err != nil {
 			return fmt.Errorf("deployment %s: %w", d.Name, err)
 		}
@@ -342,6 +371,9 @@ func (e *Engine) Run(ctx context.Context) (err error) {
 	for _, r := range e.replicas {
 		group.Go(func(ctx context.Context) error { return e.supervise(ctx, r) })
 	}
+	if e.cfg.Network != nil {
+		group.Go(e.crew)
+	}
 	group.Go(e.awaitStart)
 	group.Go(e.tune)
 	group.Go(func(ctx context.Context) error {
@@ -355,7 +387,8 @@ func (e *Engine) Run(ctx context.Context) (err error) {
 // awaitStart closes ready once every replica serves and has its links.
 func (e *Engine) awaitStart(ctx context.Context) error {
 	began := time.Now()
-	for _, r := range e.replicas {
+	replicas := e.list()
+	for _, r := range replicas {
 		for _, done := range []chan struct{}{r.started, r.linked} {
 			select {
 			case <-done:
@@ -365,6 +398,6 @@ func (e *Engine) awaitStart(ctx context.Context) error {
 		}
 	}
 	close(e.ready)
-	e.log.Info("ready", "replicas", len(e.replicas), "after", time.Since(began))
+	e.log.Info("ready", "replicas", len(replicas), "after", time.Since(began))
 	return nil
 }

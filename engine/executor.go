@@ -85,15 +85,14 @@ func (e *Engine) newCUDA(ctx context.Context, r *replica) (_ *running, err error
 			e.gpus.release(device)
 		}
 	}()
-	all := e.pools[m.place.ordinal]
+	all := m.place.pools
 	for {
 		asked := all.limit(m.place.pages)
 		if x.Executor, err = e.buildCUDA(ctx, r, device, asked); err != nil {
 			return nil, err
 		}
 		got := x.Info().Pages
-		all.built(asked, got, !r.built)
-		r.built = true
+		all.built(asked, got, !r.built.Swap(true))
 		if err = all.wait(ctx, device); err != nil {
 			return nil, errors.Join(err, x.Shutdown())
 		}

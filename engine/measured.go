@@ -37,7 +37,7 @@ func (e *Engine) Groups() []Group {
 
 func (e *Engine) measured(deployment, model string) subservice.Estimate {
 	var best subservice.Estimate
-	for _, r := range e.replicas {
+	for _, r := range e.list() {
 		sub := r.current.Load()
 		if sub == nil || r.model.cfg.Name != model {
 			continue
@@ -333,7 +333,7 @@ func (e *Engine) Work() Work {
 	w := Work{At: e.clock()}
 	for _, m := range e.models {
 		var sum subservice.Stats
-		for _, r := range e.replicas {
+		for _, r := range e.list() {
 			if sub := r.current.Load(); sub != nil && r.model == m {
 				s := sub.Stats()
 				sum.Steps, sum.Rows, sum.Tokens = sum.Steps+s.Steps, sum.Rows+s.Rows, sum.Tokens+s.Tokens

@@ -10,10 +10,7 @@ import (
 
 // collector reads the replicas' snapshots when metrics are scraped, so that the
 // decode loops do nothing for them.
-type collector struct {
-	replicas []*replica
-	mode     func(r *replica) []string
-}
+type collector struct{ e *Engine }
 
 // series is one metric of a replica and where its value comes from.
 type series struct {
@@ -102,13 +99,13 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
-	for _, r := range c.replicas {
+	for _, r := range c.e.list() {
 		sub := r.current.Load()
 		if sub == nil {
 			continue
 		}
 		stats := sub.Stats()
-		ch <- prometheus.MustNewConstMetric(modeMetric(), prometheus.GaugeValue, 1, c.mode(r)...)
+		ch <- prometheus.MustNewConstMetric(modeMetric(), prometheus.GaugeValue, 1, c.e.mode(r)...)
 		for _, s := range replicaSeries() {
 			ch <- prometheus.MustNewConstMetric(s.desc, s.kind, s.value(&stats), r.model.cfg.Name, r.name)
 		}

@@ -114,10 +114,16 @@ type routed struct {
 	others map[string]*policies.Set
 }
 
-// routes builds a deployment's policies.
-func (e *Engine) routes(d Deployment, group []*loaded) (*routed, error) {
+// routes builds a deployment's policies, as one of its models sees them that runs here:
+// they all have the same vocabulary. entry says that it is the entry model, whose router
+// networks score.
+func (e *Engine) routes(d Deployment, m *loaded, entry bool) (*routed, error) {
 	r := &routed{set: d.Policy.Own}
-	text := group[0].text()
+	text := m.text()
+	tuned := m.tuned
+	if !entry {
+		tuned = tunedElsewhere
+	}
 	if r.set == nil {
 		s := d.Policy.Settings()
 		if s.Net == "" {
@@ -125,7 +131,7 @@ func (e *Engine) routes(d Deployment, group []*loaded) (*routed, error) {
 		}
 		s.Models, s.Text = d.Models, text
 		var err error
-		if s.Checkpoint, err = group[0].tuned(s.Net); err != nil {
+		if s.Checkpoint, err = tuned(s.Net); err != nil {
 			return nil, err
 		}
 		if r.set, err = policies.New(d.Policy.Name, len(d.Models), s); err != nil {
@@ -143,7 +149,7 @@ func (e *Engine) routes(d Deployment, group []*loaded) (*routed, error) {
 			s.Threshold = TrioThreshold(name)
 		}
 		var err error
-		if s.Checkpoint, err = group[0].tuned(s.Net); err != nil {
+		if s.Checkpoint, err = tuned(s.Net); err != nil {
 			continue // it has no network for this policy
 		}
 		if set, err := policies.New(name, len(d.Models), s); err == nil {

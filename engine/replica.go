@@ -13,6 +13,7 @@ import (
 
 	"github.com/sourcegraph/conc/pool"
 
+	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/api/generate"
 	"github.com/tokenrouter/tokenrouter/worker/executor"
 	"github.com/tokenrouter/tokenrouter/worker/peer"
@@ -29,12 +30,17 @@ const (
 // replica is one sub-service and the runs it has: a run that fails is followed
 // by another with a new executor.
 type replica struct {
-	name        string
-	model       *loaded
-	deployments []subservice.Deployment
-	// neighbours are the replicas that it has a peer link with; dials are those of
-	// them that it connects to.
-	neighbours, dials []string
+	name  string
+	model *loaded
+	assignedPart
+	// part is what it takes part in. Once the replica runs, mu guards it, and live.
+	part
+	mu sync.Mutex
+	// live is the present run, as far as a part can be changed; nil between runs.
+	live *live
+	// phase and why are how far it is; mu guards them.
+	phase cluster.Phase
+	why   string
 	// current is the sub-service of the present run, nil between runs.
 	current atomic.Pointer[subservice.Subservice]
 	// started is closed when the first run serves.
@@ -45,13 +51,103 @@ type replica struct {
 	// careful says that the last run ended with a fault whose operation is not
 	// known. Only supervise's goroutine uses it.
 	careful bool
-	// built says that a run had an executor. Only supervise's goroutine uses it.
-	built bool
+	// built says that a run had an executor.
+	built atomic.Bool
 	// stop ends the present run as if it had failed. For tests of fail-over.
 	stop atomic.Pointer[context.CancelCauseFunc]
 }
 
-// supervise runs the replica until ctx ends, and again after every failure that a new run may mend.
+// live is what of a run a new part is told.
+type live struct {
+	sub    *subservice.Subservice
+	linker *linker
+}
+
+func newReplica(name string, m *loaded) *replica {
+	return &replica{
+		name: name, model: m, started: make(chan struct{}), linked: make(chan struct{}),
+		assignedPart: assignedPart{ended: make(chan struct{}), drains: make(chan struct{})},
+	}
+}
+
+// runs says that the replica has not ended for good.
+func (r *replica) runs() bool {
+	select {
+	case <-r.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// drain lets the replica end what it has, and then stop.
+func (r *replica) drain() { r.drainsOnce.Do(func() { close(r.drains) }) }
+
+// had is the replica's deployment of a name if that is of this version.
+func (r *replica) had(name string, version uint64) *subservice.Deployment {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.deployments {
+		if d := &r.deployments[i]; d.Name == name && d.Version == version {
+			return d
+		}
+	}
+	return nil
+}
+
+// take gives the replica another part. What its executor cannot do is left out, and in
+// the errors.
+func (r *replica) take(p part) (faults []error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.live != nil {
+		p.deployments, faults = r.live.fitting(p.deployments)
+		if err := r.live.sub.Set(p.deployments, p.avoid); err != nil {
+			return append(faults, err)
+		}
+		r.live.linker.dial(p.dials)
+	}
+	r.part = p
+	return faults
+}
+
+// fitting are the deployments that the run can take part in.
+func (l *live) fitting(list []subservice.Deployment) (fit []subservice.Deployment, faults []error) {
+	for i := range list {
+		if err := l.sub.Check(&list[i]); err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		fit = append(fit, list[i])
+	}
+	return fit, faults
+}
+
+// setPhase notes how far the replica is, and why it is no further. It reports a change.
+func (r *replica) setPhase(p cluster.Phase, why string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	changed := r.phase != p || r.why != why
+	r.phase, r.why = p, why
+	return changed
+}
+
+func (r *replica) phaseNow() (cluster.Phase, string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.phase, r.why
+}
+
+// complain tells of something that keeps a running replica from a part of its work.
+func (r *replica) complain(e *Engine, err error) {
+	phase, _ := r.phaseNow()
+	if r.setPhase(phase, reason(err)) {
+		e.log.Warn("a deployment is left out", "replica", r.name, "err", err)
+		e.notify()
+	}
+}
+
+// supervise runs the replica until ctx ends, or it was drained, and again after every failure that a new run may mend.
 func (e *Engine) supervise(ctx context.Context, r *replica) error {
 	log := e.log.With("replica", r.name)
 	wait := firstRestartWait
@@ -64,13 +160,21 @@ func (e *Engine) supervise(ctx context.Context, r *replica) error {
 		if time.Since(began) > lastRestartWait {
 			wait = firstRestartWait
 		}
-		if errors.Is(err, ErrDeviceLost) || permanent(err) && !r.hasStarted() {
+		switch {
+		case errors.Is(err, errDrained):
+			return nil
+		case errors.Is(err, ErrDeviceLost), permanent(err) && !r.hasStarted() && e.cfg.Network == nil:
 			return err
 		}
+		r.setPhase(cluster.Failed, reason(err))
+		e.notify()
 		log.Error("replica failed; it will be restarted", "err", err, "after", wait)
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
+		case <-r.drains:
+			timer.Stop()
+			return nil // it has nothing
 		case <-ctx.Done():
 			timer.Stop()
 			return nil
@@ -94,14 +198,11 @@ func (e *Engine) runReplica(ctx context.Context, r *replica, log *slog.Logger) (
 			err = endErr
 		}
 	}()
-	sub, err := e.newSubservice(r, exec, log)
+	sub, peers, err := e.equip(r, exec, log)
 	if err != nil {
 		return err
 	}
-	peers, err := e.newPeers(r, sub, log)
-	if err != nil {
-		return err
-	}
+	defer r.retire()
 	front, err := e.net.Open(r.name, peers.mux)
 	if err != nil {
 		return fmt.Errorf("front of %s: %w", r.name, err)
@@ -113,10 +214,15 @@ func (e *Engine) runReplica(ctx context.Context, r *replica, log *slog.Logger) (
 	group.Go(sub.Run)
 	group.Go(peers.server.Run)
 	group.Go(exec.watchGPU)
+	group.Go(func(ctx context.Context) error { return e.awaitDrained(ctx, r, sub) })
 	group.Go(peers.linker.Run)
 	group.Go(front)
 	if !r.hasStarted() {
 		close(r.started)
+	}
+	if phase, _ := r.phaseNow(); phase != cluster.Ready {
+		r.setPhase(cluster.Ready, "")
+		e.notify()
 	}
 	if len(r.neighbours) == 0 {
 		r.noteLinked()
@@ -138,12 +244,45 @@ func (r *replica) hasStarted() bool {
 	}
 }
 
+// equip makes the sub-service of a run and what connects it, for the replica's part.
+func (e *Engine) equip(r *replica, exec executor.Executor, log *slog.Logger) (*subservice.Subservice, *peers, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	sub, err := e.newSubservice(r, exec, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	peers, err := e.newPeers(r, sub, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	l := &live{sub, peers.linker}
+	list, faults := r.deployments, []error(nil)
+	if e.cfg.Network != nil {
+		list, faults = l.fitting(list)
+	}
+	if err := errors.Join(faults...); err != nil {
+		log.Warn("a deployment is left out", "err", err)
+	}
+	if err := sub.Set(list, r.avoid); err != nil {
+		return nil, nil, err
+	}
+	r.live = l
+	return sub, peers, nil
+}
+
+// retire notes the end of a run.
+func (r *replica) retire() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.live = nil
+}
+
 func (e *Engine) newSubservice(r *replica, exec executor.Executor, log *slog.Logger) (*subservice.Subservice, error) {
 	info := exec.Info()
 	return subservice.New(subservice.Config{
 		Replica: r.name, Model: r.model.cfg.Name, Executor: exec,
 		Tokenizer: r.model.tokenizer, Template: r.model.template, Vocabulary: r.model.words, StopIDs: r.model.stopIDs,
-		Deployments: r.deployments,
 		Scheduler: scheduler.Config{
 			MaxRows: info.MaxRows, MaxTokens: info.MaxTokens, ChunkTokens: min(e.cfg.ChunkTokens, info.MaxTokens),
 			MaxSlots: info.MaxSlots, MaxQueue: e.cfg.MaxQueue,

@@ -108,3 +108,16 @@ func (m *loaded) tuned(net string) (*float64, error) {
 	}
 	return nil, fmt.Errorf("%w: %q", ErrNoRouter, net)
 }
+
+// tunedElsewhere is tuned for a network that runs in another process, as far as it can
+// be known here. Only the entry model's policies use it.
+func tunedElsewhere(net string) (*float64, error) {
+	if net == "" {
+		return nil, nil
+	}
+	c, err := readRouter(net)
+	if err != nil {
+		return nil, nil // it is a file of the other machine
+	}
+	return c.Fold().Threshold, nil
+}

@@ -158,7 +158,7 @@ func (e *Engine) tune(ctx context.Context) error {
 func (e *Engine) sample(t *tuning) {
 	now, committed, live := e.clock(), uint64(0), 0
 	for i, name := range t.models {
-		for _, r := range e.replicas {
+		for _, r := range e.list() {
 			if sub := r.current.Load(); sub != nil && r.model.cfg.Name == name {
 				committed += sub.Stats().Committed
 				if i == 0 {
@@ -302,7 +302,7 @@ func (e *Engine) apply(t *tuning) {
 	if t.table == nil {
 		return
 	}
-	for _, r := range e.replicas {
+	for _, r := range e.list() {
 		if sub := r.current.Load(); sub != nil && slices.Contains(t.models, r.model.cfg.Name) {
 			sub.SetThresholds(t.table)
 		}

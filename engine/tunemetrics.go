@@ -40,7 +40,7 @@ func (c *tuneCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(desc *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, labels...)
 	}
-	for _, r := range c.e.replicas {
+	for _, r := range c.e.list() {
 		sub := r.current.Load()
 		if sub == nil {
 			continue

@@ -14,6 +14,8 @@ const TransitWait = 20 * time.Millisecond
 // safe for concurrent use.
 type Coordinator struct {
 	rule Rule
+	// open says that there are models that are no members.
+	open bool
 
 	mu      sync.Mutex
 	members []*Member // by model, then in order of joining
@@ -38,6 +40,15 @@ type transit struct {
 // New returns a coordinator without members.
 func New(rule Rule) *Coordinator {
 	return &Coordinator{rule: rule, transit: map[uint64]transit{}, round: 1, last: -1}
+}
+
+// NewOpen is New for a process that has not all models: others run elsewhere, and
+// hand-offs come from there and go there. That all members are idle then says nothing.
+// The rule must be one that overlaps.
+func NewOpen(rule Rule) *Coordinator {
+	c := New(rule)
+	c.open = true
+	return c
 }
 
 // Rule is the coordinator's rule.
@@ -242,7 +253,7 @@ func (c *Coordinator) busy(now time.Duration, m *Member) time.Duration {
 // Sent says that the member has handed a request to another one. kept says that
 // it has committed a token of it.
 func (m *Member) Sent(now time.Duration, request uint64, kept bool) {
-	if m.c.rule == Eager {
+	if m.c.rule == Eager || m.c.open {
 		return
 	}
 	m.c.mu.Lock()

@@ -10,6 +10,9 @@ const Caution = 1.25
 // round, or under the other rules that of the longest queue of an idle process.
 // If it has to wait for a hand-off it returns when it gives it up, else 0.
 func (c *Coordinator) decide(now time.Duration) (again time.Duration) {
+	if c.open {
+		return 0
+	}
 	for _, m := range c.members {
 		if m.state != waiting || m.granted {
 			return 0

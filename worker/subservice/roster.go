@@ -155,6 +155,15 @@ func (s *Subservice) Set(list []Deployment, avoid []string) error {
 	return nil
 }
 
+// Check reports what keeps the replica from taking part in a deployment. Any goroutine
+// may call it.
+func (s *Subservice) Check(d *Deployment) error {
+	if err := s.enlist(&roster{versions: map[string][]*deployment{}, settings: map[string]*Deployment{}, replicas: map[string][]string{}}, *d); err != nil {
+		return fmt.Errorf("deployment %s: %w", d.Name, err)
+	}
+	return nil
+}
+
 // enlist adds a deployment to a roster that nobody else sees yet.
 func (s *Subservice) enlist(r *roster, d Deployment) error {
 	switch {

@@ -1,0 +1,68 @@
+package engine
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"strings"
+
+	"github.com/tokenrouter/tokenrouter/api/cluster"
+)
+
+// Reports tell how far the assigned replicas are, by name. Replicas that are not wanted
+// any more are not among them.
+func (e *Engine) Reports() []cluster.ReplicaReport {
+	e.mu.Lock()
+	var list []cluster.ReplicaReport
+	for _, f := range e.failed {
+		if e.assigned != nil && e.assigned.placement(f.ID) != nil {
+			list = append(list, f.ReplicaReport)
+		}
+	}
+	replicas := e.replicas
+	e.mu.Unlock()
+	for _, r := range replicas {
+		if r.leaving.Load() {
+			continue
+		}
+		list = append(list, e.report(r))
+	}
+	slices.SortFunc(list, func(a, b cluster.ReplicaReport) int { return strings.Compare(a.ID, b.ID) })
+	return list
+}
+
+func (e *Engine) report(r *replica) cluster.ReplicaReport {
+	m := r.model
+	own := defaults(m)
+	out := cluster.ReplicaReport{ID: r.name, Generation: r.generation, Facts: cluster.Facts{
+		Fingerprint: m.fingerprint, Vocab: m.vocab, MaxContext: e.maxContext(m), StopIDs: m.stopIDs,
+		Temperature: own.Temperature, TopP: own.TopP, TopK: own.TopK, KVTokens: m.place.pages * e.cfg.PageSize, Backend: "cpu",
+	}}
+	if m.place.cuda {
+		out.Facts.Backend = "cuda"
+	}
+	if m.template != nil {
+		sum := sha256.Sum256([]byte(m.template.Source()))
+		out.Facts.Template = hex.EncodeToString(sum[:])
+	}
+	out.Phase, out.Reason = r.phaseNow()
+	return out
+}
+
+// Loads tell how busy the replicas are, by name.
+func (e *Engine) Loads() map[string]cluster.Load {
+	out := map[string]cluster.Load{}
+	for _, r := range e.list() {
+		sub := r.current.Load()
+		if sub == nil {
+			continue
+		}
+		s := sub.Stats()
+		load := cluster.Load{Live: s.Queued + s.Running + s.Parked, Waiting: s.Queued}
+		if s.PagesTotal > 0 {
+			load.KV = float32(s.PagesHeld) / float32(s.PagesTotal)
+		}
+		out[r.name] = load
+	}
+	return out
+}
