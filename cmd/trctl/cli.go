@@ -40,6 +40,8 @@ type cli struct {
 	BenchStep  benchStepCmd  `cmd:"" name:"bench-step" help:"Measure single steps of a model on this machine, beside what the hardware allows."`
 	Sweep      sweepCmd      `cmd:"" help:"Measure or simulate throughput over batching thresholds and schedules, beside what the model of delayed batching predicts."`
 	Timeline   timelineCmd   `cmd:"" help:"Play a few requests under several schedules in virtual time and draw who runs when."`
+	Cluster    clusterCmd    `cmd:"" help:"Run control nodes, and operate a cluster."`
+	Gateway    gatewayCmd    `cmd:"" help:"Run a gateway of a cluster."`
 	Get        getCmd        `cmd:"" help:"Read something of a running server."`
 	Doctor     doctorCmd     `cmd:"" help:"Find out what this machine can run, and what to install."`
 	Kernels    kernelsCmd    `cmd:"" help:"CUDA kernels."`

@@ -16,6 +16,7 @@ const (
 	exitServer      = 3
 	exitBound       = 4
 	exitDevice      = 5
+	exitNoQuorum    = 6
 	exitInterrupted = 130
 )
 
@@ -24,9 +25,10 @@ const exitTopic = `Exit codes of every command:
     0  done; for serve: stopped by Ctrl-C or SIGTERM after the requests in flight ended
     1  failed while running: a model that cannot be loaded, an address in use, a file that cannot be read
     2  wrong usage or configuration; nothing was started
-    3  the server cannot be reached or refused the request (chat, bench, eval --url)
+    3  the server or the cluster cannot be reached, or refused the request (chat, bench, eval --url, and what operates a cluster)
     4  eval, bench: a bound such as --min-accuracy or --max-error-rate does not hold; solve --check: an expected value
     5  serve, eval: a fault has spoiled a GPU for this process, and only a new process may use it; start it again
+    6  the cluster's control nodes have no leader, so nothing can be changed now; serving goes on (cluster, key, apply, delete, drain)
   130  interrupted before the work was done (a second Ctrl-C ends serve like this)
 `
 
@@ -71,6 +73,7 @@ func exitCode(err error) int {
 	var usage *usageError
 	var server *serverError
 	var bound *boundError
+	var quorum *quorumError
 	switch {
 	case err == nil, errors.Is(err, errShown):
 		return exitDone
@@ -80,6 +83,8 @@ func exitCode(err error) int {
 		return exitDevice
 	case errors.Is(err, context.Canceled):
 		return exitInterrupted
+	case errors.As(err, &quorum):
+		return exitNoQuorum
 	case errors.As(err, &server):
 		return exitServer
 	case errors.As(err, &bound):

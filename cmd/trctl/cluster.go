@@ -1,0 +1,218 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"time"
+
+	"github.com/sourcegraph/conc/pool"
+
+	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/internal/buildinfo"
+	"github.com/tokenrouter/tokenrouter/internal/cluster/controlnode"
+	"github.com/tokenrouter/tokenrouter/internal/cluster/link"
+	"github.com/tokenrouter/tokenrouter/internal/cluster/operator"
+	"github.com/tokenrouter/tokenrouter/internal/identity"
+)
+
+type clusterCmd struct {
+	Init clusterInitCmd `cmd:"" help:"Run the first control node of a new cluster, and say how others join. Started again, it goes on with the cluster that it has."`
+	Join clusterJoinCmd `cmd:"" help:"Run one more control node. It votes once it has caught up."`
+}
+
+// controlFlags are the ports of a control node.
+type controlFlags struct {
+	nodeOfCluster
+	Listen        string `default:":7000" placeholder:"ADDR" help:"Cluster port: calls, consensus and joins, all by TLS 1.3 (${default})."`
+	Advertise     string `placeholder:"HOST[:PORT]" help:"Where other nodes reach the cluster port (this machine's first address)."`
+	Gossip        string `default:":7946" placeholder:"ADDR" help:"Gossip port, TCP and UDP, encrypted (${default})."`
+	Admin         string `env:"TRCTL_ADMIN,TRCTL_ADMIN_SOCKET" placeholder:"WHERE" help:"Where operators' commands come in: a Unix socket, a loopback address such as 127.0.0.1:8001 for admins' certificates, or none (a socket in the user's runtime directory)."`
+	MetricsListen string `placeholder:"ADDR" help:"Address of /metrics (none)."`
+}
+
+type clusterInitCmd struct {
+	controlFlags
+	ClusterName string `default:"tokenrouter" placeholder:"NAME" help:"Name of the cluster, for people (${default})."`
+}
+
+// Run founds a cluster, if the directory has none, and runs its control node.
+func (c *clusterInitCmd) Run(ctx context.Context, p process) error {
+	log, err := c.logger(p)
+	if err != nil {
+		return err
+	}
+	dir, err := c.dir(cluster.Control)
+	if err != nil {
+		return err
+	}
+	unlock, err := takeDir(dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	saved, founded, err := controlnode.Found(dir, controlnode.Founding{Cluster: c.ClusterName, Node: c.Name}, time.Now())
+	if err != nil {
+		return entranceError(err)
+	}
+	return c.run(ctx, p, log, dir, saved, nil, func(ctx context.Context, n *controlnode.Node, admin string) error {
+		c.announce(p.out, n, saved, admin)
+		if !founded {
+			fmt.Fprintln(p.out, "It goes on with the cluster that it has. `trctl cluster token create --role ROLE` makes tokens for more nodes.")
+			return nil
+		}
+		return invite(ctx, p.out, n)
+	})
+}
+
+type clusterJoinCmd struct {
+	Address string `arg:"" optional:"" env:"TRCTL_JOIN" placeholder:"ADDR" help:"Cluster port of a control node, host:port. A node that has joined needs it only if all others have moved."`
+	joinFlags
+	controlFlags
+}
+
+// Run joins a cluster, if that has not been done, and runs the control node.
+func (c *clusterJoinCmd) Run(ctx context.Context, p process) error {
+	log, err := c.logger(p)
+	if err != nil {
+		return err
+	}
+	dir, saved, unlock, err := c.enter(ctx, p, log, cluster.Control, c.Address, &c.joinFlags)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	var contacts []string
+	if c.Address != "" {
+		contacts = []string{c.Address}
+	}
+	return c.run(ctx, p, log, dir, saved, contacts, func(_ context.Context, n *controlnode.Node, admin string) error {
+		c.announce(p.out, n, saved, admin)
+		return nil
+	})
+}
+
+// run runs a control node until a signal; ready is called once the cluster has it.
+func (c *controlFlags) run(ctx context.Context, p process, log *slog.Logger, dir string, saved *identity.Saved, contacts []string, ready func(context.Context, *controlnode.Node, string) error) error {
+	ctx, stop := untilSignal(ctx)
+	defer stop()
+	admin, where, err := c.listenOperators(ctx, dir, log)
+	if err != nil {
+		return err
+	}
+	n, err := controlnode.New(controlnode.Config{
+		Dir: dir, Saved: saved, Listen: c.Listen, Advertise: c.Advertise, Contacts: contacts, Gossip: c.Gossip,
+		Admin: admin, MetricsListen: c.MetricsListen, Build: buildinfo.Current().Version, Log: log,
+	})
+	if err != nil {
+		return fmt.Errorf("start: %w", addressError(err))
+	}
+	group := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
+	group.Go(n.Run)
+	group.Go(func(ctx context.Context) error {
+		select {
+		case <-n.Ready():
+			return ready(ctx, n, where)
+		case <-ctx.Done():
+			return nil
+		}
+	})
+	return nodeEnd(ctx, group.Wait(), dir)
+}
+
+// addressError makes a bad address a fault of usage.
+func addressError(err error) error {
+	var dns *net.AddrError
+	if errors.Is(err, link.ErrAddress) || errors.As(err, &dns) {
+		return &usageError{err}
+	}
+	return err
+}
+
+// listenOperators opens where operators' commands come in. Nil means nowhere.
+func (c *controlFlags) listenOperators(ctx context.Context, dir string, log *slog.Logger) (net.Listener, string, error) {
+	switch where := c.Admin; {
+	case where == noSocket:
+		return nil, noSocket, nil
+	case isAddress(where):
+		host, _, err := net.SplitHostPort(where)
+		if err != nil {
+			return nil, "", usagef("--admin: %w", err)
+		}
+		if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			return nil, "", usagef("--admin: %s is not of loopback; elsewhere admins' certificates open the cluster port", where)
+		}
+		l, err := net.Listen("tcp", where)
+		if err != nil {
+			return nil, "", fmt.Errorf("admin: %w", err)
+		}
+		return l, l.Addr().String(), nil
+	case where != "":
+		l, err := listenAdmin(ctx, where)
+		return l, where, err
+	}
+	l, err := listenAdmin(ctx, defaultSocket())
+	if err == nil {
+		return l, defaultSocket(), nil
+	}
+	own := filepath.Join(dir, "admin.sock")
+	log.Info("the user's admin socket is taken; this node has one in its directory", "path", own, "err", err)
+	l, err = listenAdmin(ctx, own)
+	return l, own, err
+}
+
+// isAddress tells host:port from a path.
+func isAddress(where string) bool {
+	if filepath.Base(where) != where {
+		return false
+	}
+	_, _, err := net.SplitHostPort(where)
+	return err == nil
+}
+
+// announce prints what runs where.
+func (c *controlFlags) announce(w io.Writer, n *controlnode.Node, saved *identity.Saved, admin string) {
+	own, _ := n.State().Cluster()
+	fmt.Fprintf(w, "trctl %s runs control node %s of cluster %s (%s)\n", buildinfo.Current().Version, saved.Node, own.Name, own.ID)
+	fmt.Fprintf(w, "  other nodes reach it at %s, operators at %s\n", n.Addr(), admin)
+}
+
+// Tokens that invite makes.
+const (
+	inviteLife = 24 * time.Hour
+	inviteUses = 16
+)
+
+// invite prints the commands by which others join, with tokens for them.
+func invite(ctx context.Context, w io.Writer, n *controlnode.Node) error {
+	now := time.Now()
+	fmt.Fprintf(w, "To add nodes, until %s and up to %d of each kind:\n", now.Add(inviteLife).Format(time.DateTime), inviteUses)
+	for _, kind := range []struct {
+		role    cluster.Role
+		command string
+	}{
+		{cluster.Worker, "trctl worker join --join " + n.Addr()},
+		{cluster.Gateway, "trctl gateway join --join " + n.Addr()},
+		{cluster.Control, "trctl cluster join " + n.Addr()},
+	} {
+		request := operator.TokenRequest{Role: kind.role, Life: inviteLife, Uses: inviteUses, Comment: "cluster init"}
+		token, object, err := request.Token(n.State(), now)
+		if err != nil {
+			return err
+		}
+		command, err := cluster.NewCommand(cluster.KindPutToken, "token/"+token.ID, now, object)
+		if err != nil {
+			return err
+		}
+		if _, err := n.Propose(ctx, command); err != nil {
+			return fmt.Errorf("make a token for a %s: %w", kind.role, err)
+		}
+		fmt.Fprintf(w, "  TRCTL_TOKEN=%s %s\n", token.Reveal(), kind.command)
+	}
+	fmt.Fprintln(w, "The tokens are shown this once. `trctl cluster token` lists, makes and revokes them, `trctl key create` makes API keys.")
+	return nil
+}

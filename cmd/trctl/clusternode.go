@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/tokenrouter/tokenrouter/api/cluster"
+	controlclient "github.com/tokenrouter/tokenrouter/control/client"
+	"github.com/tokenrouter/tokenrouter/control/state"
+	"github.com/tokenrouter/tokenrouter/internal/buildinfo"
+	"github.com/tokenrouter/tokenrouter/internal/cluster/link"
+	"github.com/tokenrouter/tokenrouter/internal/identity"
+)
+
+// nodeOfCluster are the flags that all nodes of a cluster have.
+type nodeOfCluster struct {
+	Name     string  `env:"TRCTL_NODE" placeholder:"NODE" help:"Name of the node, unique in the cluster for ever (role, host and four digits)."`
+	Data     string  `placeholder:"DIR" help:"Directory of the node's identity and data (/var/lib/trctl/ROLE, or trctl/ROLE in the user's data directory)."`
+	LogLevel *string `placeholder:"LEVEL" help:"debug, info, warn or error (warn on a terminal, else info)."`
+}
+
+// joinFlags say how a node that has not joined yet gets its identity.
+type joinFlags struct {
+	Token     string `placeholder:"TOKEN" help:"Join token; better by the environment or a file, since others can see command lines."`
+	TokenFile string `placeholder:"FILE" help:"File with the join token; - for standard input."`
+}
+
+// maxJoinToken bounds a file with a token, in bytes.
+const maxJoinToken = 4 << 10
+
+// token reads the join token; empty if there is none. One on the command line is
+// warned of.
+func (f *joinFlags) token(p process, log *slog.Logger) (string, error) {
+	if f.Token != "" && f.TokenFile != "" {
+		return "", usagef("--token and --token-file: one of them is enough")
+	}
+	if f.Token != "" {
+		if f.Token != os.Getenv("TRCTL_TOKEN") {
+			log.Warn("the token is on the command line, where others on this machine can read it; TRCTL_TOKEN and --token-file are safer")
+		}
+		return f.Token, nil
+	}
+	var in io.Reader
+	switch f.TokenFile {
+	case "":
+		return "", nil
+	case "-":
+		in = p.in
+	default:
+		file, err := os.Open(f.TokenFile)
+		if err != nil {
+			return "", &usageError{fmt.Errorf("--token-file: %w", err)}
+		}
+		defer func() { _ = file.Close() }() // it was only read
+		in = file
+	}
+	text, err := io.ReadAll(io.LimitReader(in, maxJoinToken))
+	if err != nil {
+		return "", &usageError{fmt.Errorf("--token-file: %w", err)}
+	}
+	token := strings.TrimSpace(string(text))
+	if token == "" {
+		return "", usagef("--token-file: it is empty")
+	}
+	return token, nil
+}
+
+// dir is the node's directory.
+func (f *nodeOfCluster) dir(role cluster.Role) (string, error) {
+	if f.Data != "" {
+		return f.Data, nil
+	}
+	return defaultData(string(role))
+}
+
+// defaultData is where a kind of node or operator keeps its files.
+func defaultData(kind string) (string, error) {
+	if os.Getuid() == 0 {
+		return filepath.Join("/var/lib/trctl", kind), nil
+	}
+	if dir := os.Getenv("XDG_DATA_HOME"); dir != "" {
+		return filepath.Join(dir, "trctl", kind), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", usagef("there is no home directory; give --data: %w", err)
+	}
+	return filepath.Join(home, ".local", "share", "trctl", kind), nil
+}
+
+// logger is the process's log.
+func (f *nodeOfCluster) logger(p process) (*slog.Logger, error) {
+	var s settings
+	if f.LogLevel != nil {
+		if err := s.setLogLevel(*f.LogLevel); err != nil {
+			return nil, usagef("--log-level: %w", err)
+		}
+	}
+	return slog.New(slog.NewTextHandler(p.err, &slog.HandlerOptions{Level: s.logLevel(isTerminal(p.err))})), nil
+}
+
+// enter takes the node's directory and gives the node its identity, the saved one or a
+// new one. unlock lets go of the directory.
+func (f *nodeOfCluster) enter(ctx context.Context, p process, log *slog.Logger, role cluster.Role, address string, join *joinFlags) (dir string, saved *identity.Saved, unlock func(), err error) {
+	if dir, err = f.dir(role); err != nil {
+		return "", nil, nil, err
+	}
+	token, err := join.token(p, log)
+	if err != nil {
+		return "", nil, nil, err
+	}
+	if address != "" {
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			return "", nil, nil, usagef("the address of a control node, %q, must be host:port: %w", address, err)
+		}
+	}
+	if unlock, err = takeDir(dir); err != nil {
+		return "", nil, nil, err
+	}
+	e := link.Entrance{Dir: dir, Role: role, Node: f.Name, Address: address, Token: token, Build: buildinfo.Current().Version}
+	saved, joined, err := e.Enter(ctx)
+	if err != nil {
+		unlock()
+		return "", nil, nil, entranceError(err)
+	}
+	if joined {
+		log.Info("joined", "cluster", saved.Cluster, "node", saved.Node, "role", string(saved.Role), "data", dir)
+	}
+	return dir, saved, unlock, nil
+}
+
+// takeDir locks a node's directory.
+func takeDir(dir string) (unlock func(), err error) {
+	unlock, err = link.Lock(dir)
+	if errors.Is(err, link.ErrDirTaken) || errors.Is(err, fs.ErrPermission) {
+		return nil, &usageError{fmt.Errorf("%w; every node needs a directory of its own (--data)", err)}
+	}
+	return unlock, err
+}
+
+// entranceError tells faults of the user's from those of the cluster.
+func entranceError(err error) error {
+	switch {
+	case errors.Is(err, link.ErrNotJoined):
+		return &usageError{fmt.Errorf("%w (--join or TRCTL_JOIN; TRCTL_TOKEN or --token-file; `trctl cluster token create` makes a token)", err)}
+	case errors.Is(err, link.ErrEntrance):
+		return &usageError{err}
+	case errors.Is(err, controlclient.ErrUnreachable), errors.Is(err, state.ErrToken), errors.Is(err, identity.ErrPeer), errors.Is(err, controlclient.ErrTooMany), errors.Is(err, controlclient.ErrNoLeader):
+		return clusterError(err)
+	}
+	return err
+}
+
+// nodeEnd is what a node's process ends with: a stop that was asked for is no error.
+func nodeEnd(ctx context.Context, err error, dir string) error {
+	switch {
+	case errors.Is(err, link.ErrRemoved):
+		return fmt.Errorf("%w; to join again, empty %s and use a new token", err, dir)
+	case ctx.Err() != nil && (err == nil || errors.Is(err, context.Canceled)):
+		return nil
+	}
+	return err
+}
