@@ -1,0 +1,168 @@
+package link_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sourcegraph/conc"
+	"go.uber.org/goleak"
+
+	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/control/controltest"
+	"github.com/tokenrouter/tokenrouter/control/state"
+	"github.com/tokenrouter/tokenrouter/internal/cluster/clustertest"
+	"github.com/tokenrouter/tokenrouter/internal/cluster/link"
+	"github.com/tokenrouter/tokenrouter/internal/cluster/operator"
+	"github.com/tokenrouter/tokenrouter/internal/identity"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// token makes a join token of the cluster.
+func token(c *controltest.Cluster, role cluster.Role) string {
+	c.TB.Helper()
+	request := operator.TokenRequest{Role: role, Life: time.Hour, Uses: 2}
+	text, object, err := request.Token(c.Leader().State(), time.Now())
+	if err != nil {
+		c.TB.Fatal(err)
+	}
+	c.Propose(c.Leader(), cluster.KindPutToken, object)
+	return text.Reveal()
+}
+
+// A node joins once and is known by its directory from then on.
+func TestEnter(t *testing.T) {
+	t.Parallel()
+	c := controltest.New(t, 1, nil)
+	dir := t.TempDir() + "/gateway"
+	unlock, err := link.Lock(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	if _, err := link.Lock(dir); !errors.Is(err, link.ErrDirTaken) {
+		t.Errorf("a second process: %v", err)
+	}
+	e := link.Entrance{Dir: dir, Role: cluster.Gateway, Build: "test"}
+	if _, _, err := e.Enter(t.Context()); !errors.Is(err, link.ErrNotJoined) {
+		t.Errorf("without a token: %v", err)
+	}
+	e.Address, e.Token = c.Addrs()[0], token(c, cluster.Gateway)
+	saved, joined, err := e.Enter(t.Context())
+	if err != nil || !joined || !strings.HasPrefix(saved.Node, "gateway-") {
+		t.Fatalf("%+v, %t, %v", saved, joined, err)
+	}
+	again, joined, err := e.Enter(t.Context())
+	if err != nil || joined || again.Node != saved.Node {
+		t.Errorf("again: %+v, %t, %v", again, joined, err)
+	}
+	if stat, err := os.Stat(dir); err != nil || stat.Mode().Perm() != 0o700 {
+		t.Errorf("the directory has mode %v, %v", stat.Mode(), err)
+	}
+	foreign, err := identity.NewJoinToken([32]byte{1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*link.Entrance){
+		"role":          func(e *link.Entrance) { e.Role = cluster.Worker },
+		"name":          func(e *link.Entrance) { e.Node = "other" },
+		"other cluster": func(e *link.Entrance) { e.Token = foreign.Reveal() },
+		"garbage":       func(e *link.Entrance) { e.Token = "trj1.secret" },
+	} {
+		other := e
+		change(&other)
+		_, _, err := other.Enter(t.Context())
+		if !errors.Is(err, link.ErrEntrance) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A Link announces its node again when a restored backup has lost it, follows the
+// control nodes' addresses in its files, and ends when the node is removed.
+func TestLink(t *testing.T) {
+	t.Parallel()
+	c := controltest.New(t, 1, nil)
+	backup, err := c.Leader().Backup(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, saved := clustertest.Identity(c, cluster.Worker, "w1")
+	heard := make(chan cluster.BeatReply, 100)
+	l, err := link.New(link.Config{
+		Dir: dir, Saved: saved, Self: cluster.Node{Addr: "127.0.0.1:1", Build: "test"},
+		Loads: func() map[string]cluster.Load { return map[string]cluster.Load{"r": {Live: 3}} },
+		Heard: func(r cluster.BeatReply) {
+			select {
+			case heard <- r:
+			default:
+			}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var running conc.WaitGroup
+	var ended error
+	running.Go(func() { ended = l.Run(ctx) })
+	defer running.Wait()
+	defer stop()
+	there := func(s *state.State) bool { _, ok := s.Node("w1"); return ok }
+	c.Await("the node", there)
+	c.Poll("a heartbeat", func() bool { return (<-heard).Known })
+	if loads, err := c.Client(cluster.Admin, "op").Loads(t.Context()); err != nil || loads["w1"].Beat.Loads["r"].Live != 3 {
+		t.Errorf("loads %+v, %v", loads, err)
+	}
+	if err := c.Leader().Restore(t.Context(), backup); err != nil {
+		t.Fatal(err)
+	}
+	c.Await("the node after the restore", there)
+	c.Start("c2")
+	clustertest.Await(t, "both addresses in the file", func() bool {
+		s, err := identity.Load(dir)
+		return err == nil && len(s.Control) == 2
+	})
+	l.Drain(t.Context())
+	c.Await("the drain", func(s *state.State) bool { n, _ := s.Node("w1"); return n.Draining })
+	c.Propose(c.Leader(), cluster.KindRemoveNode, cluster.Name{Name: "w1"})
+	running.Wait()
+	if !errors.Is(ended, link.ErrRemoved) {
+		t.Errorf("Run: %v", ended)
+	}
+}
+
+func TestAdvertised(t *testing.T) {
+	t.Parallel()
+	tcp := func(s string) net.Addr {
+		a, err := net.ResolveTCPAddr("tcp", s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	for _, c := range []struct {
+		wanted, listener, peer, want string
+		bad                          bool
+	}{
+		{"", "127.0.0.1:7000", "", "127.0.0.1:7000", false},
+		{"", "0.0.0.0:7000", "127.0.0.1:9", "127.0.0.1:7000", false},
+		{"", "[::]:7000", "127.0.0.1:9", "127.0.0.1:7000", false},
+		{"node.example", "0.0.0.0:7000", "", "node.example:7000", false},
+		{"node.example:71", "0.0.0.0:7000", "", "node.example:71", false},
+		{"10.0.0.1:0", "0.0.0.0:7000", "", "10.0.0.1:7000", false},
+		{"0.0.0.0", "0.0.0.0:7000", "", "", true},
+		{":7000", "0.0.0.0:7000", "", "", true},
+		{"a:b", "0.0.0.0:7000", "", "", true},
+	} {
+		got, err := link.Advertised(c.wanted, tcp(c.listener), c.peer)
+		if got != c.want || (err != nil) != c.bad || err != nil && !errors.Is(err, link.ErrAddress) {
+			t.Errorf("%q on %s: %q, %v", c.wanted, c.listener, got, err)
+		}
+	}
+}
