@@ -224,7 +224,7 @@ func (e *Engine) runReplica(ctx context.Context, r *replica, log *slog.Logger) (
 		r.setPhase(cluster.Ready, "")
 		e.notify()
 	}
-	if len(r.neighbours) == 0 {
+	if peers.neighbours == 0 {
 		r.noteLinked()
 	}
 	err = group.Wait()
@@ -299,10 +299,13 @@ type peers struct {
 	mux    *http.ServeMux
 	server *peer.Server
 	linker *linker
+	// neighbours is the number of links that there are to be at first.
+	neighbours int
 }
 
+// newPeers connects a run. The caller holds r.mu.
 func (e *Engine) newPeers(r *replica, sub *subservice.Subservice, log *slog.Logger) (_ *peers, err error) {
-	p := &peers{mux: http.NewServeMux()}
+	p := &peers{mux: http.NewServeMux(), neighbours: len(r.neighbours)}
 	cfg := peer.Config{Replica: r.name, Model: r.model.cfg.Name, Handler: r.watchLinks(sub), Log: log}
 	if p.server, err = peer.NewServer(peer.ServerConfig{Config: cfg, Authorize: e.net.Authorize}); err != nil {
 		return nil, err
