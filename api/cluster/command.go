@@ -16,7 +16,7 @@ const (
 	KindInit             Kind = "init"              // Cluster
 	KindPutNode          Kind = "put-node"          // Node: a join or a start
 	KindNodeState        Kind = "node-state"        // NodeState
-	KindRemoveNode       Kind = "remove-node"       // Name
+	KindRemoveNode       Kind = "remove-node"       // RemoveNode
 	KindReport           Kind = "report"            // Report
 	KindPlace            Kind = "place"             // Place
 	KindPutDeployment    Kind = "put-deployment"    // Deployment
@@ -56,6 +56,14 @@ const RememberFor = 10 * time.Minute
 // Name is the body of commands about one object.
 type Name struct {
 	Name string `json:"name"`
+}
+
+// RemoveNode takes a node out for good. With the role admin it is an operator's
+// certificate that is refused from then on; the state has no object for those, so the
+// name may be any that no node has.
+type RemoveNode struct {
+	Name string `json:"name"`
+	Role Role   `json:"role,omitempty"`
 }
 
 // NodeState sets what the leader or an operator knows of a node. Nil leaves as is.

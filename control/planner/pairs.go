@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"encoding/json"
 	"slices"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
@@ -12,16 +13,19 @@ type Pair struct {
 	Name   string
 	Models []string
 	Policy string
+	// Settings are the policy's (cluster.PolicySettings), nil for its own defaults.
+	Settings json.RawMessage
 }
 
 // Pairs are the known pairs. The first is the one that `trctl serve` serves; the
 // others are those of the paper and share their vocabulary.
 func Pairs() []Pair {
 	return []Pair{
-		{"tiny", []string{"tiny-s", "tiny-l"}, "r-stitch"},
-		{"qwen3-0.6b-32b", []string{"qwen3-0.6b", "qwen3-32b"}, "r-stitch"},
-		{"qwen3-1.7b-8b", []string{"qwen3-1.7b", "qwen3-8b"}, "r-stitch"},
-		{"qwen3-1.7b-32b", []string{"qwen3-1.7b", "qwen3-32b"}, "r-stitch"},
+		// The trio is surer of itself than real models.
+		{"tiny", []string{"tiny-s", "tiny-l"}, "r-stitch", json.RawMessage(`{"threshold":0.01}`)},
+		{"qwen3-0.6b-32b", []string{"qwen3-0.6b", "qwen3-32b"}, "r-stitch", nil},
+		{"qwen3-1.7b-8b", []string{"qwen3-1.7b", "qwen3-8b"}, "r-stitch", nil},
+		{"qwen3-1.7b-32b", []string{"qwen3-1.7b", "qwen3-32b"}, "r-stitch", nil},
 	}
 }
 
@@ -54,7 +58,9 @@ func (p *plan) pair() {
 			covered = covered || slices.Equal(d.Models, known.Models)
 		}
 		if !covered {
-			p.deployments = append(p.deployments, cluster.Deployment{Name: known.Name, Models: known.Models, Policy: known.Policy})
+			p.deployments = append(p.deployments, cluster.Deployment{
+				Name: known.Name, Models: known.Models, Policy: known.Policy, Settings: known.Settings,
+			})
 		}
 	}
 }

@@ -1,6 +1,8 @@
 package state
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -142,7 +144,11 @@ func (s *State) putDeployment(d *cluster.Deployment) error {
 	old, exists := s.Deployment(d.Name)
 	d.Version = 1
 	if exists {
-		d.Version = old.Version + 1
+		d.Version = old.Version
+		if same(d, &old) {
+			return nil // so that it is harmless to apply a file again
+		}
+		d.Version++
 	}
 	s.Deployments = s.Deployments.with(d.Name, *d, s.Index)
 	s.Placement++
@@ -150,6 +156,17 @@ func (s *State) putDeployment(d *cluster.Deployment) error {
 		s.deleteTable(d.Name) // it was solved for another routing
 	}
 	return nil
+}
+
+// same compares deployments by their encoding, which does not tell an empty list from
+// none: a snapshot does not either.
+func same(a, b *cluster.Deployment) bool {
+	x, err := json.Marshal(a)
+	if err != nil {
+		return false
+	}
+	y, err := json.Marshal(b)
+	return err == nil && bytes.Equal(x, y)
 }
 
 func (s *State) deleteDeployment(n *cluster.Name) error {

@@ -100,6 +100,10 @@ func TestRefusals(t *testing.T) {
 		{"deployment without a policy", cluster.KindPutDeployment, cluster.Deployment{Name: "d", Models: []string{"a"}}, ErrInvalid, "policy"},
 		{"thresholds of another number", cluster.KindPutDeployment, cluster.Deployment{Name: "d", Policy: "single", Models: []string{"a"}, Thresholds: []int{1, 2}}, ErrInvalid, "thresholds"},
 		{"fallback unknown", cluster.KindPutDeployment, cluster.Deployment{Name: "d", Policy: "single", Models: []string{"a"}, Fallback: "hope"}, ErrInvalid, "fallback"},
+		{"settings that no policy has", cluster.KindPutDeployment, cluster.Deployment{Name: "d", Policy: "single", Models: []string{"a"}, Settings: json.RawMessage(`{"treshold":1}`)}, ErrInvalid, "treshold"},
+		{"special map of another model", cluster.KindPutDeployment, cluster.Deployment{Name: "d", Policy: "single", Models: []string{"a"}, SpecialMap: map[string][]string{"b": {"x=y"}}}, ErrInvalid, "none of the models"},
+		{"admin with a node's name", cluster.KindRemoveNode, cluster.RemoveNode{Name: "w1", Role: cluster.Admin}, ErrInvalid, "a node has that name"},
+		{"remove a worker as a gateway", cluster.KindRemoveNode, cluster.RemoveNode{Name: "w1", Role: cluster.Gateway}, ErrInvalid, "it is a worker"},
 		{"delete no deployment", cluster.KindDeleteDeployment, cluster.Name{Name: "d"}, ErrNotFound, "d"},
 		{"table of no deployment", cluster.KindPutTable, cluster.Table{Deployment: "d"}, ErrNotFound, "d"},
 		{"infeasible table", cluster.KindPutTable, cluster.Table{Deployment: "pair", B: [][]int{{1, 2}}}, ErrInvalid, "sums to less than 1"},
@@ -423,4 +427,34 @@ func FuzzApply(f *testing.F) {
 			t.Fatal(err)
 		}
 	})
+}
+
+func TestDeploymentAgain(t *testing.T) {
+	l := newLog(t)
+	d := deployment("d")
+	d.Settings = json.RawMessage(`{"threshold": 0.5}`)
+	l.must(cluster.KindPutDeployment, d)
+	placement := l.s.Placement
+	d.Replicas = []int{}
+	l.must(cluster.KindPutDeployment, d)
+	if got, _ := l.s.Deployment("d"); got.Version != 1 || l.s.Placement != placement {
+		t.Errorf("the same again is version %d, placement %d after %d", got.Version, l.s.Placement, placement)
+	}
+	d.Settings = json.RawMessage(`{"threshold": 0.25}`)
+	l.must(cluster.KindPutDeployment, d)
+	got, _ := l.s.Deployment("d")
+	if set, err := got.PolicySettings(); got.Version != 2 || err != nil || *set.Threshold != 0.25 {
+		t.Errorf("version %d, settings %+v, %v", got.Version, set, err)
+	}
+}
+
+func TestRemoveAdmin(t *testing.T) {
+	l := newLog(t)
+	for range 2 { // the second time changes nothing
+		l.must(cluster.KindRemoveNode, cluster.RemoveNode{Name: "alice", Role: cluster.Admin})
+		if !l.s.IsRemoved("alice") || l.s.Removed["alice"].Value.Role != cluster.Admin {
+			t.Errorf("removed: %+v", l.s.Removed)
+		}
+		l.now = l.now.Add(time.Hour)
+	}
 }

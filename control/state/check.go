@@ -16,6 +16,9 @@ const (
 	maxReason  = 1024
 	maxGPUs    = 64
 	hashLength = 32
+	// maxSettings bounds the parameters of a policy, in bytes; maxPairs a special map.
+	maxSettings = 64 << 10
+	maxPairs    = 1024
 )
 
 // checkID allows what can stand in a certificate's URI, a file name and a label.
@@ -111,8 +114,23 @@ func checkDeployment(d *cluster.Deployment) error {
 		return bad("thresholds", "a threshold is below 1 or above %d", maxLive)
 	case d.LongestWait < 0 || d.FallbackWait < 0 || d.MaxInFlight < 0:
 		return bad("longest_wait, fallback_wait, max_in_flight", "one is negative")
+	case len(d.Settings)+len(d.Policy) > maxSettings:
+		return bad("settings", "they have more than %d bytes", maxSettings)
 	case d.Fallback != "" && !slices.Contains(cluster.Fallbacks(), d.Fallback):
 		return bad("fallback", "%q is not one of %v", d.Fallback, cluster.Fallbacks())
+	}
+	if _, err := d.PolicySettings(); err != nil {
+		return bad("settings", "%s", err)
+	}
+	for model, pairs := range d.SpecialMap {
+		switch i := slices.Index(d.Models, model); {
+		case i < 0:
+			return bad("special_map", "%q is none of the models", model)
+		case i == 0:
+			return bad("special_map", "%q is the entry model, whose tokens the others' are mapped to", model)
+		case len(pairs) > maxPairs:
+			return bad("special_map", "%q has more than %d pairs", model, maxPairs)
+		}
 	}
 	return nil
 }

@@ -58,11 +58,17 @@ func (s *State) nodeState(c *cluster.NodeState) error {
 	return nil
 }
 
-// removeNode takes a node and its replicas out, for good.
-func (s *State) removeNode(c *cluster.Name) error {
+// removeNode takes a node and its replicas out, for good, or an operator's certificate.
+func (s *State) removeNode(c *cluster.RemoveNode) error {
 	n, ok := s.Node(c.Name)
+	if c.Role == cluster.Admin {
+		return s.removeAdmin(c.Name, ok)
+	}
 	if !ok {
 		return refuse(KindNode, c.Name, ErrNotFound)
+	}
+	if c.Role != "" && c.Role != n.Role {
+		return fmt.Errorf("node %q %w: it is a %s, not a %s", c.Name, ErrInvalid, n.Role, c.Role)
 	}
 	if n.Role == cluster.Control && s.controls() == 1 {
 		return fmt.Errorf("node %q %w: it is the only control node", c.Name, ErrInvalid)
@@ -77,6 +83,20 @@ func (s *State) removeNode(c *cluster.Name) error {
 	s.gone(KindNode, n.ID)
 	s.Removed = s.Removed.with(n.ID, cluster.Removed{ID: n.ID, Role: n.Role, At: s.Time}, s.Index)
 	s.Placement++
+	return nil
+}
+
+// removeAdmin has the certificates of an operator refused. Nothing else is known of them.
+func (s *State) removeAdmin(name string, isNode bool) error {
+	if err := checkID(KindRemoved, name); err != nil {
+		return err
+	}
+	if isNode {
+		return fmt.Errorf("admin %q %w: a node has that name", name, ErrInvalid)
+	}
+	if !s.IsRemoved(name) {
+		s.Removed = s.Removed.with(name, cluster.Removed{ID: name, Role: cluster.Admin, At: s.Time}, s.Index)
+	}
 	return nil
 }
 

@@ -105,6 +105,7 @@ func (s *State) AllDeployments() iter.Seq2[string, cluster.Deployment] { return 
 func (s *State) AllTables() iter.Seq2[string, cluster.Table]           { return s.Tables.all() }
 func (s *State) AllKeys() iter.Seq2[string, cluster.Key]               { return s.Keys.all() }
 func (s *State) AllTokens() iter.Seq2[string, cluster.Token]           { return s.Tokens.all() }
+func (s *State) AllRemoved() iter.Seq2[string, cluster.Removed]        { return s.Removed.all() }
 
 // IsRemoved says that a node was removed: its certificates are refused.
 func (s *State) IsRemoved(node string) bool { _, ok := s.Removed[node]; return ok }

@@ -38,6 +38,8 @@ func importRules() []importRule {
 		{"worker", []string{"api", "policies", "worker", "internal"}, all},
 		{"gateway", []string{"api", "internal"}, all},
 		{"control/state", []string{"api/cluster"}, nil},
+		{"control/planner", []string{"api/cluster", "control/state", "policies/threshold"}, nil},
+		{"membership", []string{"api/cluster"}, all},
 		{"models", nil, nil},
 		{"models/catalogue", nil, []string{"github.com/goccy/go-yaml"}},
 		{"cuda/tensor", nil, nil},
