@@ -25,6 +25,9 @@ type PolicySettings struct {
 	ThinkTokens     int      `json:"think_tokens,omitempty"`
 	Rule            string   `json:"rule,omitempty"`
 	ReturnRule      string   `json:"return_rule,omitempty"`
+	// AllowOverride lets requests choose another policy or threshold, and bound the
+	// share of tokens that the entry model does not write.
+	AllowOverride bool `json:"allow_policy_override,omitempty"`
 }
 
 // PolicySettings reads Settings. Unknown fields are refused.

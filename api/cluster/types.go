@@ -179,12 +179,6 @@ type Deployment struct {
 	// Policy is the policy's name, Settings its parameters (PolicySettings; null for none).
 	Policy   string          `json:"policy"`
 	Settings json.RawMessage `json:"settings,omitempty"`
-	// AllowOverride lets requests choose another policy or threshold, and bound the
-	// share of tokens that the entry model does not write.
-	AllowOverride bool `json:"allow_policy_override,omitempty"`
-	// SpecialMap has, by model, pairs ENTRY=OTHER of added tokens that mean the same on
-	// the entry model and on that one, by text or id.
-	SpecialMap map[string][]string `json:"special_map,omitempty"`
 	// Thresholds are fixed batching thresholds by model index; nil lets the leader
 	// solve them.
 	Thresholds []int `json:"thresholds,omitempty"`

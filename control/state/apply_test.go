@@ -101,7 +101,6 @@ func TestRefusals(t *testing.T) {
 		{"thresholds of another number", cluster.KindPutDeployment, cluster.Deployment{Name: "d", Policy: "single", Models: []string{"a"}, Thresholds: []int{1, 2}}, ErrInvalid, "thresholds"},
 		{"fallback unknown", cluster.KindPutDeployment, cluster.Deployment{Name: "d", Policy: "single", Models: []string{"a"}, Fallback: "hope"}, ErrInvalid, "fallback"},
 		{"settings that no policy has", cluster.KindPutDeployment, cluster.Deployment{Name: "d", Policy: "single", Models: []string{"a"}, Settings: json.RawMessage(`{"treshold":1}`)}, ErrInvalid, "treshold"},
-		{"special map of another model", cluster.KindPutDeployment, cluster.Deployment{Name: "d", Policy: "single", Models: []string{"a"}, SpecialMap: map[string][]string{"b": {"x=y"}}}, ErrInvalid, "none of the models"},
 		{"admin with a node's name", cluster.KindRemoveNode, cluster.RemoveNode{Name: "w1", Role: cluster.Admin}, ErrInvalid, "a node has that name"},
 		{"remove a worker as a gateway", cluster.KindRemoveNode, cluster.RemoveNode{Name: "w1", Role: cluster.Gateway}, ErrInvalid, "it is a worker"},
 		{"delete no deployment", cluster.KindDeleteDeployment, cluster.Name{Name: "d"}, ErrNotFound, "d"},

@@ -16,9 +16,8 @@ const (
 	maxReason  = 1024
 	maxGPUs    = 64
 	hashLength = 32
-	// maxSettings bounds the parameters of a policy, in bytes; maxPairs a special map.
+	// maxSettings bounds the parameters of a policy, in bytes.
 	maxSettings = 64 << 10
-	maxPairs    = 1024
 )
 
 // checkID allows what can stand in a certificate's URI, a file name and a label.
@@ -121,16 +120,6 @@ func checkDeployment(d *cluster.Deployment) error {
 	}
 	if _, err := d.PolicySettings(); err != nil {
 		return bad("settings", "%s", err)
-	}
-	for model, pairs := range d.SpecialMap {
-		switch i := slices.Index(d.Models, model); {
-		case i < 0:
-			return bad("special_map", "%q is none of the models", model)
-		case i == 0:
-			return bad("special_map", "%q is the entry model, whose tokens the others' are mapped to", model)
-		case len(pairs) > maxPairs:
-			return bad("special_map", "%q has more than %d pairs", model, maxPairs)
-		}
 	}
 	return nil
 }
