@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
@@ -22,6 +23,11 @@ func served(t *testing.T, args ...string) (*exec.Cmd, string) {
 	t.Helper()
 	cmd := exec.Command("trctl", append([]string{"serve", "--listen=127.0.0.1:0"}, args...)...)
 	cmd.Stderr = os.Stderr
+	// A child of a process that ignores interrupts, as one in the background of a
+	// script does, would ignore them as well; of one that handles them it does not.
+	handled := make(chan os.Signal, 1)
+	signal.Notify(handled, os.Interrupt)
+	defer signal.Stop(handled)
 	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
