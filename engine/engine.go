@@ -216,7 +216,7 @@ func (e *Engine) alone() []Deployment {
 	for _, m := range e.cfg.Models {
 		taken := slices.ContainsFunc(e.cfg.Deployments, func(d Deployment) bool { return d.Name == m.Name })
 		if !taken {
-			list = append(list, Deployment{Name: m.Name, Models: []string{m.Name}, Policy: Policy{Name: "single"}})
+			list = append(list, Alone(m.Name))
 		}
 	}
 	return list

@@ -1,0 +1,118 @@
+package workernode
+
+import (
+	"fmt"
+
+	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/control/state"
+	"github.com/tokenrouter/tokenrouter/engine"
+	"github.com/tokenrouter/tokenrouter/worker/subservice"
+)
+
+// MaxTP is the largest number of GPUs that one replica may be spread over.
+const MaxTP = 1
+
+// assignment is what a state wants of this node, and what of it cannot be done: the
+// reports of replicas that are not even tried.
+func (n *Node) assignment(s *state.State) (a engine.Assignment, refused []cluster.ReplicaReport) {
+	models := map[string]bool{}
+	for id, r := range s.AllReplicas() {
+		node, _ := s.Node(r.Node)
+		if r.Draining || node.Draining {
+			a.Avoid = append(a.Avoid, id)
+		}
+		if r.Node != n.name {
+			continue
+		}
+		model, err := n.model(&r)
+		if err != nil {
+			refused = append(refused, cluster.ReplicaReport{ID: id, Generation: r.Generation, Phase: cluster.Failed, Reason: err.Error()})
+			continue
+		}
+		models[r.Model] = true
+		a.Placements = append(a.Placements, engine.Placement{
+			Name: id, Generation: r.Generation, Model: model, GPUs: r.GPUs, Draining: r.Draining,
+		})
+	}
+	for name, d := range s.AllDeployments() {
+		delete(models, name) // the name means the deployment
+		g, err := routing(s, &d)
+		if err != nil {
+			n.cfg.Log.Warn("deployment cannot be served", "deployment", name, "err", err)
+			continue
+		}
+		a.Groups = append(a.Groups, g)
+	}
+	for model := range models {
+		g := engine.Routing{Deployment: engine.Alone(model), Replicas: [][]string{names(s, model)}}
+		a.Groups = append(a.Groups, g)
+	}
+	return a, refused
+}
+
+// model finds out what a replica serves.
+func (n *Node) model(r *cluster.Replica) (engine.Model, error) {
+	if r.TP > MaxTP {
+		return engine.Model{}, fmt.Errorf("tp=%d: a replica cannot be spread over several GPUs yet; the largest value is %d", r.TP, MaxTP)
+	}
+	m, err := n.cfg.Resolve(r.Source)
+	if err != nil {
+		return m, err
+	}
+	m.Name = r.Model
+	return m, nil
+}
+
+// routing is a deployment as the engine needs it.
+func routing(s *state.State, d *cluster.Deployment) (engine.Routing, error) {
+	parsed, err := engine.ParseDeployment(d.Name, d.Models, d.Policy, d.Settings)
+	if err != nil {
+		return engine.Routing{}, err
+	}
+	g := engine.Routing{
+		Deployment: parsed, Thresholds: d.Thresholds, LongestWait: d.LongestWait,
+		FallbackWait: d.FallbackWait, Fault: disagree(s, d.Models),
+	}
+	switch d.Fallback {
+	case cluster.FallbackSmallOnly:
+		g.Fallback = subservice.FallbackAlone
+	case cluster.FallbackFail:
+		g.Fallback = subservice.FallbackFail
+	}
+	if t, ok := s.Table(d.Name); ok && len(d.Thresholds) == 0 {
+		g.Table = t.B
+	}
+	for _, model := range d.Models {
+		g.Replicas = append(g.Replicas, names(s, model))
+	}
+	return g, nil
+}
+
+// names are the replicas of a model that may answer, in the order of their IDs.
+func names(s *state.State, model string) (out []string) {
+	for _, r := range s.ReplicasOf(model) {
+		if r.Phase != cluster.Stopped {
+			out = append(out, r.ID)
+		}
+	}
+	return out
+}
+
+// disagree is why models cannot write one answer together, as far as their workers have
+// reported; empty if they can.
+func disagree(s *state.State, models []string) string {
+	var first *cluster.Facts
+	for _, model := range models {
+		for _, r := range s.ReplicasOf(model) {
+			f := r.Facts
+			switch {
+			case f.Fingerprint == "":
+			case first == nil:
+				first = &f
+			case f.Fingerprint != first.Fingerprint || f.Vocab != first.Vocab:
+				return fmt.Sprintf("%s and %s cannot write one answer together: their vocabularies differ", models[0], model)
+			}
+		}
+	}
+	return ""
+}
