@@ -1,13 +1,25 @@
 package workernode
 
 import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/api/generate"
 	"github.com/tokenrouter/tokenrouter/control/state"
 	"github.com/tokenrouter/tokenrouter/engine"
+	"github.com/tokenrouter/tokenrouter/internal/h2"
+	"github.com/tokenrouter/tokenrouter/internal/identity"
+	"github.com/tokenrouter/tokenrouter/worker/peer"
 )
 
 // Two workers, one model each, write what one process writes, under policies that hand
@@ -16,12 +28,9 @@ func TestTwoWorkersWriteTheSame(t *testing.T) {
 	w := newTown(t)
 	w.worker("w1", "tiny-s")
 	w.worker("w2", "tiny-l")
-	w.must(cluster.KindPutDeployment, cluster.Deployment{Name: "both", Models: []string{"tiny-s", "tiny-l"}, Policy: "me"})
 	w.awaitReady(2)
+	w.must(cluster.KindPutDeployment, cluster.Deployment{Name: "both", Models: []string{"tiny-s", "tiny-l"}, Policy: "me"})
 	g := w.gate()
-	if _, ok := w.now().Deployment("tiny"); !ok {
-		t.Fatal("the known pair is no deployment")
-	}
 	list := questions(6, 80, "tiny")
 	compare(t, "r-stitch", g.all(list, 6, nil), alone(t, list, nil))
 	list = questions(3, 60, "both")
@@ -152,13 +161,139 @@ func TestSmallOnly(t *testing.T) {
 	}
 }
 
-// What cannot be served is told of.
+// What cannot be served is told of, and a deployment whose models do not fit together
+// is refused.
 func TestRefusals(t *testing.T) {
 	w := newTown(t)
-	x := w.worker("w1", "tiny-s")
-	w.awaitReady(1)
+	w.worker("w1", "tiny-s", "nonsense")
+	w.await("a replica of a model that is not there", func(s *state.State) bool {
+		r, _ := s.Replica("nonsense-w1")
+		return r.Phase == cluster.Failed && strings.Contains(r.Reason, "catalogue")
+	})
+	for i, r := range []cluster.Replica{{Model: "tiny-s", TP: 2}, {Model: "tiny-s", Source: "no such source", TP: 1}} {
+		if _, err := (&Node{cfg: Config{Resolve: func(string) (engine.Model, error) { return engine.Model{}, errors.New("no such source") }}}).model(&r); err == nil {
+			t.Errorf("replica %d is served", i)
+		}
+	}
+	s := withFacts(t, map[string]cluster.Facts{"a-1": {Fingerprint: "x", Vocab: 5}, "b-1": {Fingerprint: "y", Vocab: 5}, "c-1": {Fingerprint: "x", Vocab: 5}, "d-1": {}})
+	for models, faulty := range map[string]bool{"a b": true, "a c": false, "a d": false, "c d b": true, "d": false} {
+		d := cluster.Deployment{Name: "d", Models: strings.Fields(models), Policy: "me"}
+		g, err := routing(s, &d)
+		if err != nil || (g.Fault != "") != faulty {
+			t.Errorf("%s: fault %q, %v", models, g.Fault, err)
+		}
+	}
+	for name, d := range map[string]cluster.Deployment{
+		"policy":   {Models: []string{"a", "c"}, Policy: "no-such"},
+		"settings": {Models: []string{"a", "c"}, Policy: "r-stitch", Settings: json.RawMessage(`{"treshold":1}`)},
+		"foreign":  {Models: []string{"a", "c"}, Policy: "r-stitch", Settings: json.RawMessage(`{"step_tokens":1}`)},
+	} {
+		if _, err := routing(s, &d); err == nil {
+			t.Errorf("%s: taken", name)
+		}
+	}
+}
+
+// withFacts is a state with ready replicas; the model is the ID up to the dash.
+func withFacts(t *testing.T, list map[string]cluster.Facts) *state.State {
+	t.Helper()
+	w := newTown(t)
+	w.must(cluster.KindPutNode, cluster.Node{ID: "w", Role: cluster.Worker, Addr: "127.0.0.1:1", Protocol: 1})
 	s := w.now()
-	w.must(cluster.KindPlace, cluster.Place{From: s.Placement, Put: []cluster.Replica{{ID: "wide", Model: "tiny-l", Node: "w1", Source: "tiny-l", TP: 2, Pinned: true}}})
-	_ = x
-	w.await("the refusal", func(s *state.State) bool { return true })
+	for id, f := range list {
+		model, _, _ := strings.Cut(id, "-")
+		for kind, body := range map[cluster.Kind]any{
+			cluster.KindPlace: cluster.Place{From: s.Placement, Put: []cluster.Replica{{ID: id, Model: model, Node: "w", TP: 1}}},
+		} {
+			c, err := cluster.NewCommand(kind, "", time.Now(), body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s, err = state.Apply(s, s.Index+1, c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r, _ := s.Replica(id)
+		c, err := cluster.NewCommand(cluster.KindReport, "", time.Now(), cluster.Report{Node: "w", Replicas: []cluster.ReplicaReport{{ID: id, Generation: r.Generation, Phase: cluster.Ready, Facts: f}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err = state.Apply(s, s.Index+1, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// Who may call what, by certificate.
+func TestCallers(t *testing.T) {
+	w := newTown(t)
+	x := w.worker("w1", "tiny-s")
+	w.worker("w2", "tiny-l")
+	w.awaitReady(2)
+	call := func(role cluster.Role, node, host, path string) int {
+		t.Helper()
+		tr, err := h2.NewTransport(h2.Config{
+			TLS:  w.credentials(role, node, nil).Client(identity.ProtocolHTTP, "w1", cluster.Worker),
+			Dial: func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", x.Addr()) },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tr.Close() }()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+host+path, strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := tr.RoundTrip(req)
+		if err != nil {
+			return 0
+		}
+		defer func() { _ = resp.Body.Close() }()
+		return resp.StatusCode
+	}
+	for _, tc := range []struct {
+		role       cluster.Role
+		host, path string
+		want       int
+	}{
+		{cluster.Gateway, "tiny-s-w1", generate.Path, http.StatusBadRequest}, // it is read, and is no request
+		{cluster.Worker, "tiny-s-w1", generate.Path, http.StatusForbidden},
+		{cluster.Control, "tiny-s-w1", generate.Path, http.StatusForbidden},
+		{cluster.Gateway, "tiny-s-w1", peer.Path, http.StatusForbidden},
+		{cluster.Worker, "tiny-s-w1", peer.Path, http.StatusOK}, // the hello says more
+		{cluster.Gateway, "elsewhere", generate.Path, http.StatusServiceUnavailable},
+		{cluster.Gateway, "tiny-s-w1", "/metrics", http.StatusNotFound},
+	} {
+		if got := call(tc.role, "n", tc.host, tc.path); got != tc.want {
+			t.Errorf("%s calls %s%s: %d, want %d", tc.role, tc.host, tc.path, got, tc.want)
+		}
+	}
+	claim := func(role cluster.Role, node, replica, model string) error {
+		leaf, err := w.credentials(role, node, nil).Client("h2", "", cluster.Worker).GetClientCertificate(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://tiny-s-w1", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf.Leaf}}
+		return x.net.Authorize(r, replica, model)
+	}
+	if err := claim(cluster.Worker, "w2", "tiny-l-w2", "tiny-l"); err != nil {
+		t.Errorf("its own replica: %v", err)
+	}
+	for name, err := range map[string]error{
+		"another node's replica": claim(cluster.Worker, "w1", "tiny-l-w2", "tiny-l"),
+		"another model":          claim(cluster.Worker, "w2", "tiny-l-w2", "tiny-s"),
+	} {
+		if !errors.Is(err, errUnknownReplica) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	w.must(cluster.KindRemoveNode, cluster.Name{Name: "w2"})
+	if got := call(cluster.Worker, "w2", "tiny-s-w1", peer.Path); got != 0 {
+		t.Errorf("a removed node is answered with %d", got)
+	}
 }
