@@ -222,6 +222,9 @@ func (e *Engine) runReplica(ctx context.Context, r *replica, log *slog.Logger) (
 	}
 	if phase, _ := r.phaseNow(); phase != cluster.Ready {
 		r.setPhase(cluster.Ready, "")
+		if e.cfg.Network != nil {
+			log.Info("replica serves", "model", r.model.cfg.Name, "generation", r.generation)
+		}
 		e.notify()
 	}
 	if peers.neighbours == 0 {

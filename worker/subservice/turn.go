@@ -2,7 +2,9 @@ package subservice
 
 import (
 	"cmp"
+	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -282,7 +284,11 @@ func (m *linkChange) apply(s *Subservice) {
 		s.log.Debug("peer link up", "peer", name)
 		s.retryLost()
 	case s.links[name] == m.link:
-		s.log.Warn("peer link lost", "peer", name, "err", m.err)
+		level := slog.LevelWarn
+		if errors.Is(m.err, peer.ErrClosed) {
+			level = slog.LevelInfo // it was meant
+		}
+		s.log.Log(context.Background(), level, "peer link lost", "peer", name, "err", m.err)
 		s.linkLost(name)
 	}
 }

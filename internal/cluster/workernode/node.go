@@ -16,6 +16,7 @@ import (
 	"github.com/sourcegraph/conc/pool"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/control/state"
 	"github.com/tokenrouter/tokenrouter/engine"
 	"github.com/tokenrouter/tokenrouter/internal/alpn"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/link"
@@ -155,6 +156,9 @@ func (n *Node) MetricsAddr() net.Addr {
 	}
 	return n.metrics.Addr()
 }
+
+// State is the newest state that the node knows.
+func (n *Node) State() *state.State { return n.cluster.View().State() }
 
 // Ready is closed when the node serves all that is placed on it, for the first time.
 func (n *Node) Ready() <-chan struct{} { return n.ready }
