@@ -306,6 +306,6 @@ func announceWorker(w io.Writer, s *state.State, saved *identity.Saved) {
 	fmt.Fprintf(w, "It serves:\n%s\n", strings.Join(served, "\n"))
 	if len(idle) > 0 {
 		fmt.Fprintf(w, "No deployment has %s yet. Save this as deployment.yaml, say which models write together, and run `trctl apply -f deployment.yaml`:\n", strings.Join(idle, ", "))
-		fmt.Fprintf(w, "  name: my-deployment\n  models: [%s]\n  policy: {name: r-stitch}\n", strings.Join(idle, ", "))
+		fmt.Fprintf(w, "  deployments:\n    - name: my-deployment\n      models: [%s]\n      policy: {name: r-stitch}\n", strings.Join(idle, ", "))
 	}
 }

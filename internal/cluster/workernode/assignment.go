@@ -65,7 +65,7 @@ func (n *Node) model(r *cluster.Replica) (engine.Model, error) {
 
 // routing is a deployment as the engine needs it.
 func routing(s *state.State, d *cluster.Deployment) (engine.Routing, error) {
-	parsed, err := engine.ParseDeployment(d.Name, d.Models, d.Policy, d.Settings)
+	parsed, err := engine.DeploymentOf(d)
 	if err != nil {
 		return engine.Routing{}, err
 	}
