@@ -3,14 +3,13 @@
 import argparse
 import json
 import os
-import random
 import time
 from pathlib import Path
 
 import torch
 
 from . import evaluate, routers, trio
-from .data import Encoder, Packer, problem
+from .data import Encoder, Workers
 from .decode import decode
 from .evaluate import HEAD, AtLeast, Point, Stitch
 from .model import Config, Model
@@ -22,9 +21,9 @@ WIDTH = 768
 SHARES = (.01, .02, .03, .04, .05, .06, .08, .10, .13)
 WANTED = {"r2r": .045, "citer": .075, "co-llm": .08}
 FITS = {
-    "r2r": dict(epochs=6, batch=2048, lr=1e-3),
-    "citer": dict(epochs=8, batch=2048, lr=1e-3),
-    "co-llm": dict(epochs=4, batch=2048, lr=2e-2),
+    "r2r": dict(epochs=8, lr=1e-3),
+    "citer": dict(epochs=20, lr=2e-3),
+    "co-llm": dict(epochs=10, lr=1e-2),
 }
 
 
@@ -34,11 +33,11 @@ def arguments():
     p.add_argument("--models", type=Path, default=MODELS, help="folder of tiny-s, tiny-m and tiny-l")
     p.add_argument("--skip-trio", action="store_true", help="train routers for the models as they are, and nothing else")
     p.add_argument("--skip-routers", action="store_true", help="do not train routers for the models as they are")
-    p.add_argument("--budget", type=float, default=480, help="seconds that the run may take")
-    p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    p.add_argument("--budget", type=float, default=440, help="seconds that the run aims at; measuring may take a few more")
+    p.add_argument("--device", help="cuda or cpu; cuda where there is one")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--no-compile", action="store_true", help="never use torch.compile")
-    p.add_argument("--texts", type=int, default=60000, help="problems that routers learn from")
+    p.add_argument("--texts", type=int, default=100000, help="problems that routers learn from")
     p.add_argument("--on-policy", type=int, default=8000, help="problems answered with the first router, to learn from")
     p.add_argument("--validate", type=int, default=1500, help="further problems, on which thresholds are set")
     p.add_argument("--easy", type=float, default=.2, help="kept share of the positions on which nothing is to be learned")
@@ -52,12 +51,16 @@ def arguments():
 class Run:
     """The state of one run: options, the clock, the log and the results."""
 
-    def __init__(self, options):
+    def __init__(self, options, workers):
         self.o, self.start = options, time.monotonic()
-        self.device = torch.device(options.device)
+        self.asked = evaluate.problems(MODELS / "eval" / "problems.jsonl")[:options.problems or None]
+        # Problems that are not in the evaluation set: to learn from, to set thresholds on, to answer on policy.
+        known = {q for q, _ in self.asked}
+        sizes = (options.texts, options.validate, options.on_policy)
+        self.learnt, self.held, self.answered = (workers.texts(i + 1, n, known) for i, n in enumerate(sizes))
+        self.device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.encoder = Encoder(options.models / "tiny-s" / "tokenizer.json")
         self.digits = frozenset(self.encoder.words("0123456789"))
-        self.asked = evaluate.problems(MODELS / "eval" / "problems.jsonl")[:options.problems or None]
         self.lines, self.results = [], {}
         options.out.mkdir(parents=True, exist_ok=True)
 
@@ -75,13 +78,6 @@ class Run:
         """The time (time.monotonic) at which this share of the budget is spent."""
         return self.start + share * self.o.budget
 
-    def texts(self, seed, n):
-        """Problems that are not in the evaluation set, as pairs of prompt and answer."""
-        r, known = random.Random(self.o.seed * 7919 + seed), {q for q, _ in self.asked}
-        drawn = (problem(r) for _ in range(2 * n))
-        fresh = [p for p in drawn if p.question not in known][:n]
-        return [(self.encoder.prompt(p.question), self.encoder.answer(p)) for p in fresh]
-
 
 def train_routers(run, small, large, folder, title, until):
     """Trains the three routers of a pair, sets their thresholds and writes and measures them."""
@@ -89,8 +85,8 @@ def train_routers(run, small, large, folder, title, until):
     teacher = large if o.labels == "large" else None
     see = lambda texts, easy, seed: collect(small, teacher, texts, easy, seed, digits=run.digits,
                                             tokens=65536 if run.device.type == "cuda" else 8192)
-    rows = see(run.texts(1, o.texts), o.easy, 1)
-    held = see(run.texts(2, o.validate), 1.0, 2)
+    rows = see(run.learnt(), o.easy, 1)
+    held = see(run.held(), 1.0, 2)
     wanted = (rows.weight * routers.harmful(rows)).sum() / rows.weight.sum()
     run.log(f"{title}: {len(rows)} rows of {int(rows.weight.sum())} positions, {wanted:.4f} to be routed")
     began = time.monotonic()
@@ -106,7 +102,7 @@ def train_routers(run, small, large, folder, title, until):
     if teacher and o.on_policy:
         # States that the pair itself comes to, which the text of the generator does not show.
         net, cuts = nets["r2r"]
-        prompts = [p for p, _ in run.texts(3, o.on_policy)]
+        prompts = [p for p, _ in run.answered()]
         answers = decode(small, prompts, large, AtLeast(net.score, torch.full((len(prompts),), cuts[.03], device=run.device)))
         own = see(list(zip(prompts, answers.tokens)), o.easy, 3)
         run.log(f"{title}: {len(own)} rows on policy at a share of {answers.share():.4f}")
@@ -159,10 +155,10 @@ def alone(run, models, title):
         run.table(f"| {name} | {accuracy:.3f} |")
 
 
-def train_trio(run, packer, rows, made):
-    """Trains the three models, the pair first."""
-    stream = trio.Stream(packer, rows, WIDTH, run.device)
-    ends = {"tiny-s": .28, "tiny-l": .66, "tiny-m": .78}
+def train_trio(run, stream):
+    """Trains the three models, the pair first, and returns them by name as they were saved."""
+    made = {}
+    ends = {"tiny-s": .33, "tiny-l": .68, "tiny-m": .78}
     for name, end in ends.items():
         recipe = trio.RECIPES[name].scaled(run.o.scale)
         run.log(f"{name}: up to {recipe.tokens / 1e6:.0f} M tokens")
@@ -170,36 +166,32 @@ def train_trio(run, packer, rows, made):
         made[name] = trio.train(name, config, stream, recipe, device=run.device, seed=run.o.seed,
                                 deadline=run.until(end), compiled=not run.o.no_compile, log=run.log)
         made[name].save(run.o.out / name, run.o.models / name)
-        # What is measured and routed is what was saved.
         made[name] = Model.load(run.o.out / name, run.device)
+    return made
 
 
 def main():
     options = arguments()
-    packer, rows = None, 0
-    if not options.skip_trio:
-        # A third of what the large model reads, so that it sees every row about three times or, on a
-        # slower machine, less often. Processes start before the accelerator is touched.
-        workers = max(1, len(os.sched_getaffinity(0)) - 1)
-        rows = max(256, int(options.scale * 240_000_000) // WIDTH)
-        packer = Packer(options.models / "tiny-s" / "tokenizer.json", options.seed, rows, WIDTH, min(2048, rows), workers)
-    run = Run(options)
-    run.log(f"torch {torch.__version__}, {options.device}, budget {options.budget:.0f} s")
+    # Before the accelerator is touched: the processes are forked.
+    workers = Workers(options.models / "tiny-s" / "tokenizer.json", options.seed, max(1, len(os.sched_getaffinity(0)) - 1))
+    run = Run(options, workers)
+    # Less than half of what the large model reads, so that it sees every row more than once.
+    rows = max(256, int(options.scale * 240_000_000) // WIDTH)
+    packed = None if options.skip_trio else workers.packed(rows, WIDTH)
+    run.log(f"torch {torch.__version__}, {run.device}, budget {options.budget:.0f} s")
     try:
         shipped = {n: Model.load(options.models / n, run.device) for n in ("tiny-s", "tiny-l")}
         if not options.skip_routers:
             train_routers(run, shipped["tiny-s"], shipped["tiny-l"], options.out / "routers", "models as they are",
                           run.until(.6 if options.skip_trio else .15))
-        if packer:
-            made = {}
-            train_trio(run, packer, rows, made)
+        if packed:
+            made = train_trio(run, trio.Stream(packed, rows, WIDTH, run.device))
             alone(run, made, "models made here")
             train_routers(run, made["tiny-s"], made["tiny-l"], options.out / "routers-made", "models made here",
                           run.until(.9))
         alone(run, shipped, "models as they are")
     finally:
-        if packer:
-            packer.close()
+        workers.close()
     run.log(f"done; everything is in {options.out}")
 
 

@@ -270,18 +270,38 @@ def pack(tokenizer, seed, rows, width):
     return out
 
 
-class Packer:
-    """Packs in worker processes while the models train. Batches do not depend on the number of workers."""
+def draw(tokenizer, seed, n, known):
+    """Draws n problems whose questions are not in known, as pairs of prompt and answer (ids)."""
+    r, encoder, out = random.Random(seed), Encoder(tokenizer), []
+    while len(out) < n:
+        p = problem(r)
+        if p.question not in known:
+            out.append((encoder.prompt(p.question), encoder.answer(p)))
+    return out
 
-    def __init__(self, tokenizer, seed, rows, width, part, workers):
-        # Forked before anything touches the accelerator.
-        self.pool = ProcessPoolExecutor(workers, mp_context=get_context("fork"))
-        self.parts = [self.pool.submit(pack, tokenizer, seed * 1_000_003 + i, part, width)
-                      for i in range(-(-rows // part))]
 
-    def __iter__(self):
-        """Yields the parts in order, waiting for each."""
-        return (p.result() for p in self.parts)
+class Workers:
+    """Processes that draw while the accelerator works. What they draw does not depend on how many they are."""
+
+    def __init__(self, tokenizer, seed, processes):
+        # Forked, before anything touches the accelerator.
+        self.pool = ProcessPoolExecutor(processes, mp_context=get_context("fork"))
+        self.tokenizer, self.seed = tokenizer, seed
+
+    def _ask(self, work, stream, total, part, *more):
+        count = -(-total // part)
+        return [self.pool.submit(work, self.tokenizer, (self.seed * 1009 + stream) * 1_000_003 + i,
+                                 min(part, total - i * part), *more) for i in range(count)]
+
+    def packed(self, rows, width, part=2048):
+        """Asks for packed rows; the result yields arrays [part, width] in order, waiting for each."""
+        asked = self._ask(pack, 0, rows, part, width)
+        return (a.result() for a in asked)
+
+    def texts(self, stream, n, known, part=1000):
+        """Asks for problems; the result returns them when it is called. Streams above 0 are independent."""
+        asked = self._ask(draw, stream, n, part, known)
+        return lambda: [text for a in asked for text in a.result()]
 
     def close(self):
         self.pool.shutdown(wait=True, cancel_futures=True)

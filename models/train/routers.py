@@ -28,7 +28,7 @@ PRICE = .1
 @torch.no_grad()
 def absorb(linear, columns, x):
     """Changes a fresh layer as if these of its inputs had mean 0 and variance 1 like those of x."""
-    mean, std = x.mean(0), x.std(0) + 1e-3
+    mean, std = x.mean(0), x.std(0, correction=0) + 1e-3
     linear.weight[:, columns] /= std
     linear.bias -= linear.weight[:, columns] @ mean
 
@@ -143,16 +143,18 @@ def co_llm_loss(net, rows, positive):
 
 def labelled(rows):
     """CITER's rows: one of the models is right. Where the large one hesitates, the text decides by chance."""
-    return rows.pick(((rows.small_right | rows.large_right) & (rows.sure > .9)).nonzero()[:, 0])
+    kept = rows.pick(((rows.small_right | rows.large_right) & (rows.sure > .9)).nonzero()[:, 0])
+    return kept if len(kept) else rows
 
 
-def fit(net, loss, rows, positive, *, epochs, batch, lr, seed, deadline=None, log=print):
-    """Trains net in place, with a cosine that ends at the deadline (a time.monotonic) at the latest."""
+def fit(net, loss, rows, positive, *, epochs, lr, seed, deadline=None, log=print):
+    """Trains net in place. The learning rate falls as a cosine, which ends sooner if the deadline (a time.monotonic) needs it."""
     device = rows.candidate.device
     generator = torch.Generator(device).manual_seed(seed)
     optimizer = torch.optim.AdamW(net.parameters(), lr=lr, weight_decay=5e-4)
-    start, per_epoch = time.monotonic(), max(1, len(rows) // batch)
-    steps, step = epochs * per_epoch, 0
+    batch = max(2, min(len(rows), max(512, min(4096, len(rows) // 500))))
+    per_epoch = len(rows) // batch
+    steps, step, start = epochs * per_epoch, 0, time.monotonic()
     net.train()
     while step < steps:
         order = torch.randperm(len(rows), device=device, generator=generator)
@@ -166,11 +168,13 @@ def fit(net, loss, rows, positive, *, epochs, batch, lr, seed, deadline=None, lo
             optimizer.step()
             total += value.detach()
             step += 1
-        log(f"    {net.kind}: epoch {step // per_epoch}, loss {total.item() / per_epoch:.4f}, {time.monotonic() - start:.1f} s")
-        spent = (time.monotonic() - start) / step
-        if deadline and time.monotonic() + spent * (steps - step) > deadline:
-            # Too slow: end sooner, after a whole epoch at least.
-            steps = min(steps, step + per_epoch * max(0, int((deadline - time.monotonic()) / spent / per_epoch)))
+            if deadline and step in (50, 500):
+                total.item()  # waits for the device, so that the clock is right
+                left = (deadline - time.monotonic()) * step / (time.monotonic() - start)
+                steps = max(step, min(epochs * per_epoch, step + int(left)))
+            if step >= steps:
+                break
+    log(f"    {net.kind}: {step} steps of {batch} rows, loss {total.item() / (i + 1):.4f}, {time.monotonic() - start:.1f} s")
     return net.eval()
 
 
@@ -205,8 +209,9 @@ def scores(net, rows, batch=1 << 16):
 def cut_at(score, weight, share):
     """The cut that routes this share of the weight."""
     order = score.argsort(descending=True)
-    reached = weight[order].cumsum(0) >= share * weight.sum()
-    return score[order][reached.int().argmax()].item()
+    reached = weight[order].double().cumsum(0)
+    at = torch.searchsorted(reached, share * reached[-1])
+    return score[order][at.clamp_max(len(order) - 1)].item()
 
 
 def threshold_of(kind, cut):

@@ -1,5 +1,6 @@
 """What routers learn from: every position of some answers, as both models see it."""
 
+import math
 from dataclasses import dataclass, fields
 
 import torch
@@ -47,7 +48,8 @@ def collect(small, large, texts, easy=1.0, seed=0, tokens=32768, digits=frozense
 
     Positions on which both models agree and that the small one is sure about are
     kept with probability easy and weigh 1/easy. Without a large model the text
-    stands for its arg max, but for the one token that the generator draws by chance.
+    stands for its arg max; at the one token that the generator draws by chance both
+    models then count as alike.
     """
     device = small.inverse.device
     generator = torch.Generator(device).manual_seed(seed)
@@ -66,10 +68,11 @@ def _read(small, large, batch, width, easy, generator, digits):
     device = small.inverse.device
     ids = torch.tensor([a + b + [PAD] * (width - len(a) - len(b)) for a, b in batch], device=device)
     learn = torch.zeros(ids.shape, dtype=torch.bool)
+    chance = torch.zeros_like(learn)
     for i, (a, b) in enumerate(batch):
         learn[i, len(a) - 1:len(a) + len(b) - 1] = True
         if not large:
-            learn[i, len(a) - 1 + decided_by_chance(b, digits)] = False
+            chance[i, len(a) - 1 + decided_by_chance(b, digits)] = True
     learn = learn.to(device)
     gold = ids.roll(-1, 1)[learn]
     one = torch.zeros_like(ids)
@@ -84,9 +87,10 @@ def _read(small, large, batch, width, easy, generator, digits):
         best, gap = zl.argmax(-1), (log_l.exp() * (log_l - log_s)).sum(-1)
         large_gold, sure = log_l.gather(1, gold[:, None])[:, 0], log_l.amax(-1).exp()
     else:
-        best, gap = gold, -small_gold
-        large_gold = torch.full_like(small_gold, .999).log()
-        sure = torch.ones_like(small_gold)
+        drawn = chance.to(device)[learn]
+        best, gap = torch.where(drawn, y, gold), -small_gold
+        large_gold = torch.where(drawn, small_gold, math.log(.999))
+        sure = torch.where(drawn, .5, 1.0)
     plain = (best == y) & (log_s.amax(-1) > -.01)
     keep = ~plain | (torch.rand(len(y), device=device, generator=generator) < easy)
     weight = torch.where(plain, 1 / easy, 1.0)

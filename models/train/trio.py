@@ -37,8 +37,8 @@ RECIPES = {
 class Stream:
     """The packed rows on the device. Batches come in the order of the parts and start anew after the last row."""
 
-    def __init__(self, packer, rows, width, device):
-        self.parts, self.rows = iter(packer), rows
+    def __init__(self, parts, rows, width, device):
+        self.parts, self.rows = parts, rows
         self.store = torch.empty((rows, width), dtype=torch.int32, device=device)
         self.ready = 0
 
@@ -46,7 +46,7 @@ class Stream:
         """Stored ids [size, width]."""
         at = step * size % (self.rows - self.rows % size)
         while self.ready < at + size:
-            part = torch.from_numpy(next(self.parts).astype("int32"))[:self.rows - self.ready]
+            part = torch.from_numpy(next(self.parts).astype("int32"))
             self.store[self.ready:self.ready + len(part)] = part.to(self.store.device)
             self.ready += len(part)
         return self.store[at:at + size]
@@ -72,6 +72,7 @@ def schedule(step, steps, recipe):
 
 def compile_layers(model, attempt, log):
     """Compiles the layers, which share one graph. If that fails they run as they are."""
+    torch._dynamo.reset()  # what was compiled for another model only takes room
     for layer in model.model.layers:
         layer.compile(dynamic=False)
     try:

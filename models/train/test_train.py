@@ -1,0 +1,115 @@
+"""Tests of the parts; run with: cd models && python3 -m unittest train.test_train"""
+
+import json
+import random
+import re
+import unittest
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+from . import data, routers, rows
+from .decode import decode
+from .evaluate import AtLeast
+from .model import Cache, Model
+from .tokens import IM_END, PAD, VOCAB
+
+MODELS = Path(__file__).resolve().parent.parent
+TOKENIZER = MODELS / "tiny-s" / "tokenizer.json"
+GOLDEN = MODELS / "testdata" / "golden"
+
+
+class Generated(unittest.TestCase):
+    def test_pieces_are_the_tokenizer(self):
+        encoder, r = data.Encoder(TOKENIZER), random.Random(1)
+        for i in range(300):
+            ids, _ = encoder.document(r, data.small_talk(r) if i % 10 == 0 else data.problem(r))
+            self.assertEqual(ids, encoder.tokenizer.encode(encoder.text(ids)).ids)
+
+    def test_steps_are_true(self):
+        r, checked = random.Random(2), 0
+        for _ in range(500):
+            p = data.problem(r)
+            for step in p.steps:
+                for chain in re.findall(r"[0-9][0-9+*/ -]*(?: = [0-9][0-9+*/ -]*)+", step):
+                    checked += 1
+                    self.assertEqual(len({eval(side) for side in chain.split(" = ")}), 1, step)
+            self.assertEqual(data.answer_of(p.last), p.answer)
+        self.assertGreater(checked, 1500)
+
+    def test_documents_are_whole_and_seeded(self):
+        packed = data.pack(TOKENIZER, 3, 32, 768)
+        self.assertTrue((packed == data.pack(TOKENIZER, 3, 32, 768)).all())
+        ids = packed & (data.LEARN - 1)
+        for row in ids:
+            kept = row[row != PAD]
+            self.assertEqual(kept[-1], IM_END)
+        self.assertGreater((ids != PAD).mean(), .9)
+
+
+class Networks(unittest.TestCase):
+    def test_logits_are_those_of_transformers(self):
+        for name in ("tiny-s", "tiny-m", "tiny-l"):
+            golden, model = load_file(GOLDEN / f"{name}.golden.safetensors"), Model.load(MODELS / name)
+            ids = golden["ids0"][None].long()
+            with torch.no_grad():
+                whole = model(ids, torch.zeros_like(ids))[0, :, :VOCAB]
+                torch.testing.assert_close(whole, golden["logits0"], atol=2e-4, rtol=0)
+                cache = Cache(model, torch.tensor([3]), 200)
+                padded = torch.cat((torch.full((1, 3), PAD), ids), 1)
+                parts = [cache.step(padded[:, :20])] + [cache.step(padded[:, i:i + 1]) for i in range(20, padded.shape[1])]
+                torch.testing.assert_close(model.head(torch.cat(parts, 1))[0, 3:, :VOCAB], whole, atol=2e-4, rtol=0)
+
+    def test_documents_of_a_row_do_not_see_each_other(self):
+        model = Model.load(MODELS / "tiny-s")
+        a, b = torch.randint(0, VOCAB, (1, 30)), torch.randint(0, VOCAB, (1, 20))
+        documents = torch.tensor([[0] * 30 + [1] * 20])
+        with torch.no_grad():
+            together = model(torch.cat((a, b), 1), documents)
+            torch.testing.assert_close(together[:, 30:], model(b, torch.zeros_like(b)), atol=1e-4, rtol=0)
+
+    def test_texts_are_those_of_transformers(self):
+        wanted = json.loads((GOLDEN / "tiny-s.greedy.json").read_text())[:4]
+        got = decode(Model.load(MODELS / "tiny-s"), [w["prompt_ids"] for w in wanted], limit=120).tokens
+        for w, ids in zip(wanted, got):
+            self.assertEqual(ids, w["output_ids"][:len(ids)])
+
+    def test_always_and_never_routing(self):
+        small, large = Model.load(MODELS / "tiny-s"), Model.load(MODELS / "tiny-m")
+        encoder = data.Encoder(TOKENIZER)
+        prompts = [encoder.prompt(q) for q in ("Add these numbers: 74, 75, 51.", "Compute 25 + 73 * 10", "Hello")]
+        each = lambda n: decode(small, prompts, large, AtLeast(lambda z, h, y: torch.full(y.shape, .5), torch.full((3,), n)), 80)
+        self.assertEqual(each(.4).tokens, decode(large, prompts, limit=80).tokens)
+        self.assertEqual(each(.4).share(), 1)
+        self.assertEqual(each(.6).tokens, decode(small, prompts, limit=80).tokens)
+        self.assertEqual(each(.6).share(), 0)
+
+
+class Routers(unittest.TestCase):
+    def test_rows_are_those_of_the_decoder(self):
+        small, large, encoder = Model.load(MODELS / "tiny-s"), Model.load(MODELS / "tiny-m"), data.Encoder(TOKENIZER)
+        prompt = encoder.prompt("Add these numbers: 74, 75, 51.")
+        answer = decode(small, [prompt], limit=80).tokens[0]
+        got = rows.collect(small, large, [(prompt, answer), (prompt[:9], answer[:5])])
+        got = got.pick(slice(5, None))
+        self.assertEqual(got.candidate.tolist(), answer)
+        self.assertTrue(got.small_right.all())
+        self.assertTrue((got.top[:, :-1] >= got.top[:, 1:]).all())
+
+    def test_absorbing_is_standardizing(self):
+        torch.manual_seed(1)
+        layer, x = torch.nn.Linear(5, 3), torch.randn(100, 5) * 7 + 3
+        wanted = layer((x - x.mean(0)) / (x.std(0, correction=0) + 1e-3))
+        routers.absorb(layer, slice(None), x)
+        torch.testing.assert_close(layer(x), wanted, atol=1e-4, rtol=1e-4)
+
+    def test_cut_routes_the_share(self):
+        score = torch.from_numpy(np.random.default_rng(1).random(10000)).float()
+        cut = routers.cut_at(score, torch.ones(10000), .05)
+        self.assertAlmostEqual((score >= cut).float().mean().item(), .05, places=3)
+
+
+if __name__ == "__main__":
+    unittest.main()
