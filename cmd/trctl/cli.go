@@ -42,7 +42,14 @@ type cli struct {
 	Timeline   timelineCmd   `cmd:"" help:"Play a few requests under several schedules in virtual time and draw who runs when."`
 	Cluster    clusterCmd    `cmd:"" help:"Run control nodes, and operate a cluster."`
 	Gateway    gatewayCmd    `cmd:"" help:"Run a gateway of a cluster."`
-	Get        getCmd        `cmd:"" help:"Read something of a running server."`
+	Worker     workerCmd     `cmd:"" help:"Run a worker of a cluster."`
+	Key        keyCmd        `cmd:"" help:"API keys of a cluster."`
+	Apply      applyCmd      `cmd:"" help:"Declare deployments of a cluster."`
+	Get        getCmd        `cmd:"" help:"Read something of a cluster, or of a running server."`
+	Describe   describeCmd   `cmd:"" help:"Tell all that is known of one thing of a cluster, and why it is not ready."`
+	Delete     deleteCmd     `cmd:"" help:"Delete something of a cluster."`
+	Drain      drainCmd      `cmd:"" help:"Keep new work away from a node."`
+	Undrain    undrainCmd    `cmd:"" help:"Give a drained node work again."`
 	Doctor     doctorCmd     `cmd:"" help:"Find out what this machine can run, and what to install."`
 	Kernels    kernelsCmd    `cmd:"" help:"CUDA kernels."`
 	Model      modelCmd      `cmd:"" help:"Inspect, compare, list and download models."`

@@ -23,6 +23,12 @@ import (
 type clusterCmd struct {
 	Init clusterInitCmd `cmd:"" help:"Run the first control node of a new cluster, and say how others join. Started again, it goes on with the cluster that it has."`
 	Join clusterJoinCmd `cmd:"" help:"Run one more control node. It votes once it has caught up."`
+
+	Status  clusterStatusCmd  `cmd:"" help:"Tell who leads, who votes, which nodes there are and how they are."`
+	Remove  clusterRemoveCmd  `cmd:"" help:"Take a node out of the cluster, for good."`
+	Backup  clusterBackupCmd  `cmd:"" help:"Write a copy of the cluster's state to a file."`
+	Restore clusterRestoreCmd `cmd:"" help:"Replace the cluster's state by that of a backup."`
+	Token   tokenCmd          `cmd:"" help:"Join tokens, which let nodes into the cluster."`
 }
 
 // controlFlags are the ports of a control node.

@@ -296,16 +296,21 @@ func embedded(list []node.Model) bool {
 	return !slices.ContainsFunc(list, func(m node.Model) bool { return m.Dir != "" || !slices.Contains(models.Names(), m.Name) })
 }
 
-// withSuggestion adds the nearest known key to an unknown-key error, which
-// already has line, column and the source.
+// withSuggestion is suggest for a configuration file.
 func withSuggestion(err error) error {
+	return suggest(err, reflect.TypeFor[fileConfig](), "deploy/config/r-stitch/tiny.yaml")
+}
+
+// suggest adds the nearest known key of a file's type to an unknown-key error, which
+// already has line, column and the source. example is a file that describes the keys.
+func suggest(err error, file reflect.Type, example string) error {
 	var unknown *yaml.UnknownFieldError
 	if !errors.As(err, &unknown) || unknown.Token == nil {
 		return err
 	}
 	key := unknown.Token.Value
 	var keys, places []string
-	for _, path := range configPaths(reflect.TypeFor[fileConfig](), "", nil) {
+	for _, path := range configPaths(file, "", nil) {
 		last := path[strings.LastIndexByte(path, '.')+1:]
 		keys = append(keys, last)
 		if last == key {
@@ -317,7 +322,7 @@ func withSuggestion(err error) error {
 	case places != nil:
 		return fmt.Errorf("%w\nIts place is %s", err, strings.Join(places, " or "))
 	case near == "":
-		return fmt.Errorf("%w\n(the keys are described in deploy/config/r-stitch/tiny.yaml)", err)
+		return fmt.Errorf("%w\n(the keys are described in %s)", err, example)
 	}
 	return fmt.Errorf("%w\nDid you mean %q?", err, near)
 }

@@ -29,12 +29,20 @@ func (l *levelName) UnmarshalText(text []byte) error {
 // checkKinds reports the first value of a configuration file that is not of the
 // kind that its key wants, in words, with line, column and source. What it does
 // not know is left to the decoder.
-func checkKinds(text []byte) error {
+func checkKinds(text []byte) error { return checkKindsOf(text, reflect.TypeFor[fileConfig]()) }
+
+// checkKindsOf is checkKinds for a file of another type, in all its documents.
+func checkKindsOf(text []byte, t reflect.Type) error {
 	file, err := parser.ParseBytes(text, 0)
-	if err != nil || len(file.Docs) == 0 {
+	if err != nil {
 		return nil // the decoder says what is wrong
 	}
-	return checkKind(file.Docs[0].Body, reflect.TypeFor[fileConfig](), "the file")
+	for _, document := range file.Docs {
+		if err := checkKind(document.Body, t, "the file"); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // checkKind compares a value with the Go type that it is to become.
@@ -50,6 +58,12 @@ func checkKind(n ast.Node, t reflect.Type, key string) error {
 	}
 	wrong := func(format string, args ...any) error {
 		return &yaml.SyntaxError{Message: key + ": " + fmt.Sprintf(format, args...), Token: n.GetToken()}
+	}
+	if into, ok := reflect.New(t).Interface().(yaml.BytesUnmarshaler); ok {
+		if err := into.UnmarshalYAML([]byte(n.String())); err != nil {
+			return wrong("%s", err)
+		}
+		return nil
 	}
 	scalar, isScalar := n.(ast.ScalarNode)
 	if into, ok := reflect.New(t).Interface().(encoding.TextUnmarshaler); ok {

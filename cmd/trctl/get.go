@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/engine"
+	"github.com/tokenrouter/tokenrouter/internal/cluster/listing"
 	"github.com/tokenrouter/tokenrouter/internal/node"
 )
 
@@ -19,26 +21,46 @@ import (
 const maxAdminAnswer = 4 << 20
 
 type getCmd struct {
-	Thresholds getThresholdsCmd `cmd:"" help:"Batching thresholds: what they were solved from, what they promise and what is seen."`
-}
-
-// getFlags are what all kinds of get have.
-type getFlags struct {
-	AdminSocket string `placeholder:"PATH" help:"Admin socket of the server (that of this user's server)."`
-	Output      string `short:"o" env:"TRCTL_GET_OUTPUT" enum:"text,json" default:"text" help:"Output format: ${enum}."`
+	Nodes       getNodesCmd       `cmd:"" help:"All nodes of a cluster."`
+	Workers     getWorkersCmd     `cmd:"" help:"Its workers, and how busy they are."`
+	Gateways    getGatewaysCmd    `cmd:"" help:"Its gateways."`
+	Deployments getDeploymentsCmd `cmd:"" help:"Its deployments, and whether they serve."`
+	Placements  getPlacementsCmd  `cmd:"" help:"Its replicas: which model runs where."`
+	Keys        getKeysCmd        `cmd:"" help:"Its API keys."`
+	Tokens      getTokensCmd      `cmd:"" help:"Its join tokens."`
+	Thresholds  getThresholdsCmd  `cmd:"" help:"Batching thresholds: what they were solved from, what they promise and what is seen."`
 }
 
 type getThresholdsCmd struct {
-	getFlags
-	Watch    bool          `short:"w" help:"Go on until interrupted: on a terminal the same picture renewed, else a line each time."`
-	Interval time.Duration `default:"2s" help:"With --watch: time between two looks."`
+	getObjects
+	AdminSocket string        `placeholder:"PATH" help:"The same as --admin, for a socket."`
+	Interval    time.Duration `default:"2s" help:"With --watch, of a server outside a cluster: time between two looks."`
 }
+
+// errInCluster says that a control node answers, which knows thresholds in another way
+// than a server.
+var errInCluster = errors.New("the server is a control node")
 
 // Run asks the server and prints its answer, once or again and again.
 func (g *getThresholdsCmd) Run(ctx context.Context, p process) error {
 	if g.Watch && g.Interval < 100*time.Millisecond {
 		return usagef("--interval is %s, want at least 100ms", g.Interval)
 	}
+	if g.AdminSocket != "" {
+		g.Admin = g.AdminSocket
+	}
+	if isAddress(g.Admin) || g.Admin == "" && !exists(defaultSocket()) && g.hasIdentity() {
+		return g.get(ctx, p, listing.Thresholds)
+	}
+	err := g.ofServer(ctx, p)
+	if errors.Is(err, errInCluster) {
+		return g.get(ctx, p, listing.Thresholds)
+	}
+	return err
+}
+
+// ofServer asks a server that belongs to no cluster.
+func (g *getThresholdsCmd) ofServer(ctx context.Context, p process) error {
 	ctx, stop := untilSignal(ctx)
 	defer stop()
 	for {
@@ -49,7 +71,7 @@ func (g *getThresholdsCmd) Run(ctx context.Context, p process) error {
 		case err != nil:
 			return err
 		}
-		if g.Watch && isTerminal(p.out) && g.Output == "text" {
+		if g.Watch && isTerminal(p.out) && (g.Output == "text" || g.Output == "wide") {
 			text = clearScreen + time.Now().Format(time.TimeOnly) + "\n" + text
 		}
 		if _, err := io.WriteString(p.out, text); err != nil {
@@ -70,14 +92,24 @@ func (g *getThresholdsCmd) look(ctx context.Context, brief bool) (string, error)
 	if err := g.fetch(ctx, node.ThresholdsPath, &answer); err != nil {
 		return "", err
 	}
+	if g.Name != "" {
+		answer.Deployments = slices.DeleteFunc(answer.Deployments, func(s engine.GroupStatus) bool { return s.Deployment != g.Name })
+		if len(answer.Deployments) == 0 {
+			return "", &serverError{fmt.Errorf("deployment %q %w, or has one model", g.Name, listing.ErrNotFound)}
+		}
+	}
 	var out strings.Builder
-	if g.Output == "json" {
+	switch g.Output {
+	case "json":
 		e := json.NewEncoder(&out)
 		if !g.Watch {
 			e.SetIndent("", "  ")
 		}
 		err := e.Encode(answer)
 		return out.String(), err
+	case "yaml":
+		text, err := listing.YAML(answer)
+		return string(text), err
 	}
 	if len(answer.Deployments) == 0 {
 		return "The server has no deployment of several models.\n", nil
@@ -103,19 +135,22 @@ func briefly(s *engine.GroupStatus) string {
 }
 
 // fetch reads a JSON answer of the admin endpoint.
-func (g *getFlags) fetch(ctx context.Context, path string, to any) error {
+func (g *getThresholdsCmd) fetch(ctx context.Context, path string, to any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://admin"+path, nil)
 	if err != nil {
 		return err
 	}
-	resp, err := adminClient(g.AdminSocket).Do(req)
+	resp, err := adminClient(g.Admin).Do(req)
 	if err != nil {
-		return &serverError{fmt.Errorf("%w (does trctl serve run here, with this admin socket?)", err)}
+		return &serverError{fmt.Errorf("%w (does trctl serve run here, or a control node, with this admin socket?)", err)}
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAdminAnswer))
 	if err != nil {
 		return &serverError{fmt.Errorf("read the answer: %w", err)}
+	}
+	if resp.StatusCode == http.StatusNotFound {
+		return errInCluster
 	}
 	if resp.StatusCode != http.StatusOK {
 		return &serverError{fmt.Errorf("the server answers %s", resp.Status)}
@@ -167,24 +202,7 @@ func writeThresholds(w io.Writer, s *engine.GroupStatus) error {
 		fmt.Fprintln(t)
 	}
 	if len(s.Table) > 0 {
-		fmt.Fprintf(t, "table\t%s\n", tableText(s.Table))
+		fmt.Fprintf(t, "table\t%s\n", listing.TableText(s.Table))
 	}
 	return t.Flush()
-}
-
-// tableText has the thresholds by number of live requests, with equal ones together.
-func tableText(table [][]int) string {
-	var parts []string
-	for from := 0; from < len(table); {
-		to := from
-		for to+1 < len(table) && slices.Equal(table[to+1], table[from]) {
-			to++
-		}
-		live := fmt.Sprint(from + 1)
-		if to > from {
-			live += fmt.Sprintf("-%d", to+1)
-		}
-		parts, from = append(parts, live+": "+setting(table[from])), to+1
-	}
-	return strings.Join(parts, ", ")
 }

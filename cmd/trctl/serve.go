@@ -20,7 +20,6 @@ import (
 	"github.com/tokenrouter/tokenrouter/internal/node"
 	"github.com/tokenrouter/tokenrouter/models"
 	"github.com/tokenrouter/tokenrouter/models/catalogue"
-	"github.com/tokenrouter/tokenrouter/policies"
 	"github.com/tokenrouter/tokenrouter/worker/schedule"
 	"github.com/tokenrouter/tokenrouter/worker/subservice"
 )
@@ -154,17 +153,9 @@ func (s *serveCmd) settings() (settings, error) {
 func validate(c *node.Config) error {
 	errs := []error{c.Validate()}
 	for i, d := range c.Deployments {
-		_, err := d.Policy.Set(d.Models)
-		if err == nil {
-			err = d.Policy.Settings().Check(d.Policy.Name)
+		if err := checkPolicy(&d.Policy, d.Models); err != nil {
+			errs = append(errs, fmt.Errorf("deployments[%d].policy: %w", i, err))
 		}
-		if err == nil {
-			continue
-		}
-		if near := nearest(d.Policy.Name, policies.Names()); errors.Is(err, policies.ErrUnknown) && near != "" {
-			err = fmt.Errorf("%w; did you mean %q?", err, near)
-		}
-		errs = append(errs, fmt.Errorf("deployments[%d].policy: %w", i, err))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return &usageError{fmt.Errorf("configuration:\n%w", err)}

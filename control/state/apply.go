@@ -138,7 +138,7 @@ func (s *State) setCAs(c *cluster.CAs) error {
 }
 
 func (s *State) putDeployment(d *cluster.Deployment) error {
-	if err := checkDeployment(d); err != nil {
+	if err := CheckDeployment(d); err != nil {
 		return err
 	}
 	old, exists := s.Deployment(d.Name)

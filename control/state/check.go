@@ -87,7 +87,8 @@ func checkReport(r *cluster.ReplicaReport) error {
 	return nil
 }
 
-func checkDeployment(d *cluster.Deployment) error {
+// CheckDeployment returns what KindPutDeployment would refuse a deployment for.
+func CheckDeployment(d *cluster.Deployment) error {
 	if err := checkID(KindDeployment, d.Name); err != nil {
 		return err
 	}

@@ -41,14 +41,14 @@ func New(pepper []byte) (text string, k cluster.Key, err error) {
 		}
 		text = prefix + base64.RawURLEncoding.EncodeToString(secret[:])
 		// An id that begins with a letter or a digit is no flag on a command line.
-		if id, ok := idOf(text); ok && !strings.ContainsAny(id[:1], "-_") {
+		if id, ok := IDOf(text); ok && !strings.ContainsAny(id[:1], "-_") {
 			return text, cluster.Key{ID: id, MAC: mac(pepper, text)}, nil
 		}
 	}
 }
 
-// idOf is the public part of a key, false for a text that is none.
-func idOf(text string) (string, bool) {
+// IDOf is the public part of a key, false for a text that is none.
+func IDOf(text string) (string, bool) {
 	rest, ok := strings.CutPrefix(text, prefix)
 	if !ok || len(rest) != base64.RawURLEncoding.EncodedLen(secretBytes) {
 		return "", false
@@ -82,7 +82,7 @@ func NewRing(pepper []byte, keys iter.Seq2[string, cluster.Key]) *Ring {
 
 // Find returns the key with that text.
 func (r *Ring) Find(text string, now time.Time) (cluster.Key, error) {
-	id, ok := idOf(text)
+	id, ok := IDOf(text)
 	if !ok {
 		return cluster.Key{}, ErrUnknown
 	}

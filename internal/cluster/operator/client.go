@@ -51,17 +51,34 @@ func OnSocket(path string) *Client {
 // At returns a Client of the control node at host:port: its admin port or its cluster
 // port. It connects nothing yet.
 func At(addr string, credentials *identity.Credentials) (*Client, error) {
+	return AtAny([]string{addr}, credentials)
+}
+
+// AtAny returns a Client of the first control node of a list that can be reached, by
+// host:port. It connects nothing yet.
+func AtAny(addrs []string, credentials *identity.Credentials) (*Client, error) {
+	if len(addrs) == 0 {
+		return nil, fmt.Errorf("%w: no address of one is known", ErrUnreachable)
+	}
 	t, err := h2.NewTransport(h2.Config{
 		TLS: credentials.Client(identity.ProtocolHTTP, "", cluster.Control),
 		Dial: func(ctx context.Context) (net.Conn, error) {
-			d := net.Dialer{Timeout: dialTimeout}
-			return d.DialContext(ctx, "tcp", addr)
+			var errs []error
+			for _, addr := range addrs {
+				d := net.Dialer{Timeout: dialTimeout / time.Duration(len(addrs))}
+				conn, err := d.DialContext(ctx, "tcp", addr)
+				if err == nil {
+					return conn, nil
+				}
+				errs = append(errs, err)
+			}
+			return nil, errors.Join(errs...)
 		},
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Client{rt: t, base: "https://" + addr, close: t.Close}, nil
+	return &Client{rt: t, base: "https://control", close: t.Close}, nil
 }
 
 // Close ends the connections.
@@ -151,6 +168,14 @@ func (c *Client) Status(ctx context.Context) (cluster.Status, error) {
 func (c *Client) Loads(ctx context.Context) (map[string]cluster.NodeLoad, error) {
 	var out map[string]cluster.NodeLoad
 	err := c.call(ctx, cluster.PathLoads, struct{}{}, &out, cluster.MaxBackup)
+	return out, err
+}
+
+// Renew returns a new certificate for the caller's own name, for a signing request
+// (DER).
+func (c *Client) Renew(ctx context.Context, request []byte) (cluster.RenewResponse, error) {
+	var out cluster.RenewResponse
+	err := c.call(ctx, cluster.PathRenew, cluster.RenewRequest{Request: request}, &out, cluster.MaxCall)
 	return out, err
 }
 
