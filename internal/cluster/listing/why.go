@@ -31,9 +31,10 @@ func (f *Facts) whyReplica(r *cluster.Replica) string {
 	return ""
 }
 
-// whyDeployment says what keeps a deployment from being ready, nil if it is.
-func (f *Facts) whyDeployment(d *Deployment) (why []string) {
-	var fingerprint, first string
+// whyDeployment says what keeps a deployment from being ready, nil if it is; faulty that
+// no replica more would help.
+func (f *Facts) whyDeployment(d *Deployment) (why []string, faulty bool) {
+	var vocabulary, first string
 	for i, model := range d.Models {
 		replicas := f.State.ReplicasOf(model)
 		if d.Ready[i] < d.Wanted[i] {
@@ -52,11 +53,12 @@ func (f *Facts) whyDeployment(d *Deployment) (why []string) {
 			}
 		}
 		for _, r := range replicas {
-			switch print := r.Facts.Fingerprint; {
-			case print == "":
-			case fingerprint == "":
-				fingerprint, first = print, r.ID
-			case print != fingerprint:
+			switch own := r.Facts.Fingerprint; {
+			case own == "":
+			case vocabulary == "":
+				vocabulary, first = own, r.ID
+			case own != vocabulary:
+				faulty = true
 				why = append(why, fmt.Sprintf("%s: the vocabulary of %s is not that of %s, so that they cannot write one answer together", model, r.ID, first))
 			}
 		}
@@ -64,7 +66,7 @@ func (f *Facts) whyDeployment(d *Deployment) (why []string) {
 	if len(d.Models) > 0 && f.count(cluster.Gateway) == 0 {
 		why = append(why, "there is no gateway, so that nobody can ask for it: trctl gateway join")
 	}
-	return why
+	return why, faulty
 }
 
 func several(n int, one, many string) string {

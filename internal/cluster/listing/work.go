@@ -16,7 +16,7 @@ type Deployment struct {
 	Name   string   `json:"name"`
 	Models []string `json:"models"`
 	// State is ready; degraded if some wanted replica is missing; waiting if some model
-	// has none that serves.
+	// has none that serves; faulty if its models cannot write together.
 	State string   `json:"state"`
 	Why   []string `json:"why,omitempty"`
 	// Ready and Wanted count the replicas of each model.
@@ -38,6 +38,7 @@ type Deployment struct {
 const (
 	degraded = "degraded"
 	waiting  = "waiting"
+	faulty   = "faulty"
 )
 
 // DefaultFallbackWait is how long a request waits for a collaborator if its deployment
@@ -84,7 +85,10 @@ func (f *Facts) Deployment(d *cluster.Deployment) Deployment {
 			out.State = degraded
 		}
 	}
-	out.Why = f.whyDeployment(&out)
+	why, wrong := f.whyDeployment(&out)
+	if out.Why = why; wrong {
+		out.State = faulty
+	}
 	return out
 }
 
