@@ -140,11 +140,11 @@ type attnLaunch struct {
 	tokens int
 }
 
-// prepare plans the case with at most chunks one-chunk items and uploads it.
-func (c *attnCase) prepare(r *rig, form kernels.AttnForm, chunks int) *attnLaunch {
+// prepare plans the case for so many blocks of each key head and uploads it.
+func (c *attnCase) prepare(r *rig, form kernels.AttnForm, blocks int) *attnLaunch {
 	r.tb.Helper()
 	var plan kernels.AttnPlan
-	plan.Reset(c.d, form, kernels.AttnRoom{Rows: 1 << 20, Chunks: chunks})
+	plan.Reset(c.d, form, kernels.AttnRoom{Rows: 1 << 20, Chunks: 1 << 20})
 	var pos, slots []int32
 	token := 0
 	for i, row := range c.rows {
@@ -155,21 +155,21 @@ func (c *attnCase) prepare(r *rig, form kernels.AttnForm, chunks int) *attnLaunc
 			slots = append(slots, c.table[i*c.maxPages+p/c.d.PageSize]*int32(c.d.PageSize)+int32(p%c.d.PageSize))
 		}
 	}
+	plan.Finish(blocks)
 	rows := max(plan.PartialRows(), 1) * c.d.KVHeads
 	put := func(v []uint16) driver.Ptr { return cudatest.Put(r.tb, r.Device, v) }
 	heads := kernels.HeadsParams{
 		QKV: cudatest.Put(r.tb, r.Device, c.qkv), Bias: put(c.bias), QNorm: put(c.norms[0]), KNorm: put(c.norms[1]),
 		Rope: cudatest.Put(r.tb, r.Device, c.rope), Eps: 1e-6,
 	}
-	head := r.head(kernels.StepHead{Tokens: int32(token), Items: int32(len(plan.Items)), Combines: int32(len(plan.Combines))})
+	head := r.head(kernels.StepHead{Tokens: int32(token), Items: int32(len(plan.Items))})
 	l := &attnLaunch{c: c, form: form, blocks: len(plan.Items), tokens: token}
 	l.attn = kernels.AttnParams{
 		Head: head, Items: cudatest.Put(r.tb, r.Device, append(plan.Items, make([]kernels.AttnItem, fewBlocks)...)),
 		Q: cudatest.Make[uint16](r.tb, r.Device, token*c.d.Heads*c.d.HeadDim), Cache: put(c.past), Table: cudatest.Put(r.tb, r.Device, c.table),
 		Out:   cudatest.Make[uint16](r.tb, r.Device, token*c.d.Heads*c.d.HeadDim),
 		PartO: cudatest.Make[float32](r.tb, r.Device, rows*c.d.HeadDim), PartML: cudatest.Make[float32](r.tb, r.Device, rows*2),
-		Combines: cudatest.Put(r.tb, r.Device, plan.Combines),
-		Arrived:  cudatest.Put(r.tb, r.Device, make([]uint32, len(plan.Combines)*c.d.KVHeads)),
+		Arrived:  cudatest.Put(r.tb, r.Device, make([]uint32, plan.Spread()*c.d.KVHeads)),
 		MaxPages: int32(c.maxPages), Scale: kernels.AttnScale(c.d.HeadDim), Heads: heads,
 	}
 	l.post = kernels.QkvpostParams{
@@ -195,9 +195,9 @@ func (l *attnLaunch) outcome(r *rig) []uint16 {
 }
 
 // run computes the case and returns the output, then the cache.
-func (c *attnCase) run(r *rig, form kernels.AttnForm, chunks int) []uint16 {
+func (c *attnCase) run(r *rig, form kernels.AttnForm, blocks int) []uint16 {
 	r.tb.Helper()
-	l := c.prepare(r, form, chunks)
+	l := c.prepare(r, form, blocks)
 	l.launch(r)
 	return l.outcome(r)
 }
@@ -243,14 +243,14 @@ func TestAttention(t *testing.T) {
 		}
 		for i, rows := range shapes {
 			c := newAttnCase(d, uint64(10*i), rows)
-			whole := bothOrders(r, func() []uint16 { return c.run(r, kernels.AttnWide, 0) })
+			whole := bothOrders(r, func() []uint16 { return c.run(r, kernels.AttnWide, 1) })
 			if msg := c.check(whole); msg != "" {
 				t.Errorf("%+v rows %v: %s", d, rows, msg)
 			}
 			for _, form := range []kernels.AttnForm{kernels.AttnWide, kernels.AttnNarrow} {
-				for _, chunks := range []int{0, 2, 5, 1 << 20} {
-					if split := c.run(r, form, chunks); !slices.Equal(split, whole) {
-						t.Errorf("%+v rows %v form %d: %d chunks spread change the bits", d, rows, form, chunks)
+				for _, blocks := range []int{1, 4, 9, 1 << 20} {
+					if split := c.run(r, form, blocks); !slices.Equal(split, whole) {
+						t.Errorf("%+v rows %v form %d: a plan for %d blocks changes the bits", d, rows, form, blocks)
 					}
 				}
 				l := c.prepare(r, form, 1<<20)
@@ -273,7 +273,7 @@ func TestAttentionIsInvariant(t *testing.T) {
 	r := newRig(t, tiny)
 	rows := []attnRow{{250, 12}, {5, 3}}
 	c := newAttnCase(tiny, 77, rows)
-	whole := c.run(r, kernels.AttnWide, 0)
+	whole := c.run(r, kernels.AttnWide, 1)
 	width, heads := tiny.Heads*tiny.HeadDim, (tiny.Heads+2*tiny.KVHeads)*tiny.HeadDim
 	at := 0
 	cache := whole[len(c.qkv)/heads*width:]
@@ -284,7 +284,7 @@ func TestAttentionIsInvariant(t *testing.T) {
 			one.qkv = c.qkv[(at+n)*heads : (at+n+1)*heads]
 			one.table = c.table[i*c.maxPages : (i+1)*c.maxPages]
 			one.past = cache // later positions hold something else, which must not matter
-			if got := one.run(r, kernels.AttnForm(n%2), n/2%2*1000)[:width]; !slices.Equal(got, whole[(at+n)*width:(at+n+1)*width]) {
+			if got := one.run(r, kernels.AttnForm(n%2), 1+n/2%2*1000)[:width]; !slices.Equal(got, whole[(at+n)*width:(at+n+1)*width]) {
 				t.Fatalf("row %d token %d alone has other bits", i, n)
 			}
 		}
@@ -307,7 +307,7 @@ func TestAttentionRagged(t *testing.T) {
 		}
 		c := newAttnCase(d, uint64(round), rows)
 		for _, form := range []kernels.AttnForm{kernels.AttnNarrow, kernels.AttnWide} {
-			if msg := c.check(c.run(r, form, rng.IntN(20))); msg != "" {
+			if msg := c.check(c.run(r, form, 1+rng.IntN(40))); msg != "" {
 				t.Fatal(fmt.Sprint("round ", round, " form ", form, " rows ", rows, ": ", msg))
 			}
 		}

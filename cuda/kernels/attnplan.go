@@ -17,16 +17,18 @@ const (
 	AttnNarrow AttnForm = iota
 	// AttnWide has tiles of 64 and follows Qkvpost.
 	AttnWide
-	attnForms
+	// AttnForms is the number of variants.
+	AttnForms
 )
 
-// NarrowTokens is the most tokens of a step that AttnNarrow is for. Beyond them tiles of 64 rows read a sequence's keys and
-// values less often, and each block would make too many of the step's own.
+// NarrowTokens is the most tokens of a step that AttnNarrow is for whatever its rows.
 const NarrowTokens = 16
 
-// FormOf is the variant for a step of so many tokens, or of as many as its graph has.
-func FormOf(tokens int) AttnForm {
-	if tokens <= NarrowTokens {
+// FormOf is the variant for a step of so many tokens, whose longest row has so many of them: the narrow one where each row
+// is one tile of it. Of several, each would read the sequence's keys and values, and make more of the step's own; in few
+// tokens that matters less than a kernel.
+func (d Dims) FormOf(tokens, longest int) AttnForm {
+	if tokens <= NarrowTokens || longest*d.Group() <= attnRows[AttnNarrow] {
 		return AttnNarrow
 	}
 	return AttnWide
@@ -34,14 +36,20 @@ func FormOf(tokens int) AttnForm {
 
 // attnRows are the packed query rows of a tile, attnThreads the threads of a block.
 var (
-	attnRows    = [attnForms]int{16, 64}
-	attnThreads = [attnForms]int{128, 256}
+	attnRows    = [AttnForms]int{16, 64}
+	attnThreads = [AttnForms]int{128, 256}
 )
+
+// attnResident is how many blocks of a variant an H200 holds at once: four and two a multiprocessor.
+var attnResident = [AttnForms]int{4 * 132, 2 * 132}
+
+// AttnSlots is the number of items that run at once: that of blocks for each key head.
+func (d Dims) AttnSlots(form AttnForm) int { return max(attnResident[form]/d.KVHeads, 1) }
 
 // attnShared is the size of attn's struct Shared.
 func attnShared(d Dims, form AttnForm) int {
 	rows := attnRows[form]
-	return 2*d.HeadDim*(rows+2*Span) + 2*Span*rows + 2*4*4*rows
+	return 2*d.HeadDim*(rows+2*Span) + 2*Span*rows + 2*4*4*rows + 48
 }
 
 // Span is the key positions of a span, MaxChunks the most chunks of a tile.
@@ -73,61 +81,72 @@ type AttnRoom struct {
 
 // AttnPlan cuts a step's rows into the work items of attn. Memory is kept between steps.
 //
-// A tile with several chunks is spread over blocks, one chunk each, while there is room for partials and its sequence alone
-// does not fill the device; otherwise one block walks all its chunks. Both give the same bits, so the choice is about speed
-// alone.
+// A tile is one item, or its chunks are spread over as many items as there are blocks that would have nothing to do: with
+// enough tiles to fill the device none is spread. Both give the same bits, so the choice is about speed alone.
 type AttnPlan struct {
-	Items    []AttnItem
-	Combines []AttnCombine
-	dims     Dims
-	tile     int
-	room     AttnRoom // left
-	used     int      // rows of partials
+	Items []AttnItem
+	// Form is the variant that the items are for.
+	Form  AttnForm
+	dims  Dims
+	room  AttnRoom // left
+	used  int      // rows of partials
+	tiles []AttnItem
+	// spread counts the tiles of several items.
+	spread int
 }
 
 // Reset starts a step for a variant, with room for partials.
 func (p *AttnPlan) Reset(d Dims, form AttnForm, room AttnRoom) {
-	p.Items, p.Combines, p.dims, p.tile, p.room, p.used = p.Items[:0], p.Combines[:0], d, attnRows[form]/d.Group(), room, 0
+	p.Items, p.tiles, p.dims, p.Form, p.room, p.used, p.spread = p.Items[:0], p.tiles[:0], d, form, room, 0, 0
 }
 
-// fullGrid is the number of blocks that occupy an H200.
-const fullGrid = 132
-
-// Add plans a row: n tokens from index token of the step, the first at position pos of the sequence in slot.
+// Add adds a row: n tokens from index token of the step, the first at position pos of the sequence in slot.
 func (p *AttnPlan) Add(token, n, pos, slot int) {
-	first, split := len(p.Items), ceilDiv(n, p.tile)*p.dims.KVHeads < fullGrid
+	tile := attnRows[p.Form] / p.dims.Group()
 	for at := 0; at < n; {
 		spans, end := chunkSpans(pos + at)
-		count := min(p.tile, n-at, end-pos-at)
-		chunks := ceilDiv(pos+at+count, spans*Span)
-		it := AttnItem{
-			Token: int32(token + at), NTok: int32(count), Pos: int32(pos + at), Slot: int32(slot), ChunkEnd: int32(chunks), Partial: -1,
-			Spans: int32(spans), Fresh: int32(pos),
-		}
+		count := min(tile, n-at, end-pos-at)
+		p.tiles = append(p.tiles, AttnItem{
+			Token: int32(token + at), NTok: int32(count), Pos: int32(pos + at), Slot: int32(slot), Partial: -1, Spans: int32(spans),
+			Fresh: int32(pos), ChunkEnd: int32(ceilDiv(pos+at+count, spans*Span)),
+		})
 		at += count
-		if rows := count * p.dims.Group(); split && chunks > 1 && chunks <= p.room.Chunks && chunks*rows <= p.room.Rows {
-			p.spread(it, chunks, rows)
+	}
+}
+
+// length is the positions that a tile walks.
+func (it *AttnItem) length() int { return int(it.Pos + it.NTok) }
+
+// Finish makes the items of all rows for so many blocks of each key head, or fewer.
+func (p *AttnPlan) Finish(slots int) {
+	total := 0
+	for i := range p.tiles {
+		total += p.tiles[i].length()
+	}
+	if len(p.tiles) > slots { // the longest first, so that the last blocks are short
+		slices.SortStableFunc(p.tiles, func(a, b AttnItem) int { return b.length() - a.length() })
+	}
+	for _, it := range p.tiles {
+		chunks, rows := int(it.ChunkEnd), int(it.NTok)*p.dims.Group()
+		parts := min(slots*it.length()/total, chunks)
+		if parts < 2 || chunks > p.room.Chunks || chunks*rows > p.room.Rows {
+			p.Items = append(p.Items, it)
 			continue
 		}
-		p.Items = append(p.Items, it)
-	}
-	if !split {
-		slices.Reverse(p.Items[first:]) // the longest first, so that the last blocks are short
+		it.Combine, it.Partial, it.Parts, it.Chunks = int32(p.spread), int32(p.used), int32(parts), int32(chunks)
+		for i := range parts { // the last, which has what the step adds, is none of the longer
+			it.Chunk, it.ChunkEnd = int32(ceilDiv(chunks*i, parts)), int32(ceilDiv(chunks*(i+1), parts))
+			p.Items = append(p.Items, it)
+		}
+		p.spread++
+		p.room.Chunks -= chunks
+		p.room.Rows -= chunks * rows
+		p.used += chunks * rows
 	}
 }
 
-// spread gives each chunk of a tile an item of its own.
-func (p *AttnPlan) spread(it AttnItem, chunks, rows int) {
-	it.Combine = int32(len(p.Combines))
-	p.Combines = append(p.Combines, AttnCombine{Token: it.Token, NTok: it.NTok, Partial: int32(p.used), NChunks: int32(chunks)})
-	for c := range chunks {
-		it.Chunk, it.ChunkEnd, it.Partial = int32(c), int32(c+1), int32(p.used+c*rows)
-		p.Items = append(p.Items, it)
-	}
-	p.room.Chunks -= chunks
-	p.room.Rows -= chunks * rows
-	p.used += chunks * rows
-}
-
-// PartialRows is the number of rows of partials that the planned items write.
+// PartialRows is the number of rows of partials that the items write.
 func (p *AttnPlan) PartialRows() int { return p.used }
+
+// Spread is the number of tiles with several items.
+func (p *AttnPlan) Spread() int { return p.spread }

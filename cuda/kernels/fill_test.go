@@ -90,21 +90,20 @@ func TestPrep(t *testing.T) {
 	entry := in[at(9):]
 	view := func(i int32) unsafe.Pointer { return unsafe.Pointer(&entry[at(i)]) }
 	head := (*kernels.StepHead)(view(0))
-	*head = kernels.StepHead{Step: 9, Tokens: 5, Samples: 1, Items: 2, Combines: 1, Patches: 2}
+	*head = kernels.StepHead{Step: 9, Tokens: 5, Samples: 1, Items: 2, Patches: 2}
 	copy((*[5]int32)(view(1))[:], []int32{11, 12, 13, 14, 15})
 	copy((*[5]int32)(view(8))[:], []int32{0, 1, 0, 0, 1})
 	copy((*[5]int32)(view(2))[:], []int32{0, 17, 47, 3, 5})
 	copy((*[5]int32)(view(3))[:], []int32{0, 2, 2, -1, 3})
 	copy((*[2]kernels.Patch)(view(4))[:], []kernels.Patch{{Slot: 0, Index: 0, Page: 7}, {Slot: 2, Index: 2, Page: 1}})
 	copy((*[2]kernels.AttnItem)(view(5))[:], []kernels.AttnItem{{Token: 1}, {Token: 2, Partial: -1}})
-	(*kernels.AttnCombine)(view(6)).NChunks = 77
 	(*kernels.Sample)(view(7)).TopK = 5
 	table := []int32{-1, -1, -1, -1, -1, -1, -1, 4, -1, 6, -1, -1}
 	p := kernels.PrepParams{
 		In: cudatest.Put(t, r.Device, in), Out: cudatest.Make[byte](t, r.Device, int(at(9))), Table: cudatest.Put(t, r.Device, table),
 		Slots: cudatest.Make[int32](t, r.Device, 5), Turn: cudatest.Put(t, r.Device, []uint32{turn}),
 		Last: cudatest.Put(t, r.Device, []int32{-1, -1, 102, 103}), IDsAt: at(1), SourceAt: at(8), PosAt: at(2), OwnerAt: at(3), PatchesAt: at(4),
-		ItemsAt: at(5), CombinesAt: at(6), SamplesAt: at(7), MaxPages: maxPages, PageSize: 16, EntryBytes: at(9), Ring: ring,
+		ItemsAt: at(5), SamplesAt: at(7), MaxPages: maxPages, PageSize: 16, EntryBytes: at(9), Ring: ring,
 	}
 	r.ok(r.set.Prep(r.Stream, &p))
 	for i, want := range []int32{7 * 16, 4*16 + 1, 1*16 + 15, -1, 6*16 + 5} {
@@ -120,7 +119,7 @@ func TestPrep(t *testing.T) {
 	}
 	copy((*[5]int32)(view(1))[:], []int32{11, 102, 13, 14, 103}) // what was last sampled for slots 2 and 3
 	out := cudatest.Get[byte](t, r.Device, p.Out, int(at(9)))
-	for _, part := range [][2]int32{{at(0), 32}, {at(1), 20}, {at(2), 20}, {at(3), 20}, {at(4), 24}, {at(5), 64}, {at(6), 16}, {at(7), 40}} {
+	for _, part := range [][2]int32{{at(0), 32}, {at(1), 20}, {at(2), 20}, {at(3), 20}, {at(4), 24}, {at(5), 96}, {at(7), 40}} {
 		if string(out[part[0]:part[0]+part[1]]) != string(entry[part[0]:part[0]+part[1]]) {
 			t.Errorf("part at %d was not copied", part[0])
 		}

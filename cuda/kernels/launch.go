@@ -155,6 +155,14 @@ func (s *Set) skinny(st *driver.Stream, p *MatmulParams, tokens int, form SlimFo
 	return run(s, st, s.slim[gate][form][width], ceilDiv(int(p.N), 16*shape.rows), ceilDiv(tokens, 8<<width), 32*shape.warps, p)
 }
 
+// bandBytes is the shared memory of a block of band.
+func (s *Set) bandBytes() int {
+	if s.BandAlone {
+		return bandAlone
+	}
+	return bandShared
+}
+
 // BandFits reports whether Band takes a matrix here: a K of several slices needs few tiles a block.
 func (s *Set) BandFits(n, k int) bool {
 	return s.banded && (ceilDiv(k, 512) <= bandRuns || ceilDiv(ceilDiv(n, 16), s.multiprocessors) <= bandTiles)
@@ -177,7 +185,7 @@ func (s *Set) stripe(st *driver.Stream, p *MatmulParams, tokens, gate int) error
 	if tokens > MaxBand || !s.BandFits(int(p.N), int(p.K)) {
 		return fmt.Errorf("band: %w: %d tokens, N %d, K %d", ErrDims, tokens, p.N, p.K)
 	}
-	return runShared(s, st, s.band[gate], min(ceilDiv(int(p.N), 16), s.multiprocessors), min(tokens, 1), 256, bandShared, p)
+	return runShared(s, st, s.band[gate], min(ceilDiv(int(p.N), 16), s.multiprocessors), min(tokens, 1), 256, s.bandBytes(), p)
 }
 
 // Tile multiplies many tokens on tensor cores. Its bits are those of Slim in a form.

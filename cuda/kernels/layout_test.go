@@ -15,7 +15,7 @@ import (
 
 // shared maps the structs of params.cuh to Go's.
 var shared = map[string]any{
-	"StepHead": StepHead{}, "Patch": Patch{}, "AttnItem": AttnItem{}, "AttnCombine": AttnCombine{}, "Sample": Sample{}, "Adjust": Adjust{}, "AdjustParams": AdjustParams{},
+	"StepHead": StepHead{}, "Patch": Patch{}, "AttnItem": AttnItem{}, "Sample": Sample{}, "Adjust": Adjust{}, "AdjustParams": AdjustParams{},
 	"Stat": Stat{}, "TopEntry": TopEntry{}, "PrepParams": PrepParams{}, "EmbedParams": EmbedParams{},
 	"RmsnormParams": RmsnormParams{}, "QkvpostParams": QkvpostParams{}, "HeadsParams": HeadsParams{}, "AttnParams": AttnParams{},
 	"LogitPart": LogitPart{}, "LogitpartParams": LogitpartParams{}, "MatmulParams": MatmulParams{}, "SilumulParams": SilumulParams{},

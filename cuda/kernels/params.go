@@ -4,8 +4,8 @@ import "github.com/tokenrouter/tokenrouter/cuda/driver"
 
 // StepHead is the start of a step's descriptor; see params.cuh.
 type StepHead struct {
-	Step                                            uint64
-	Tokens, Samples, Items, Combines, Patches, Ring int32
+	Step                                           uint64
+	Tokens, Samples, Items, Patches, Ring, Padding int32
 }
 
 // Offsets of the counts in StepHead, for kernels that take the address of one count.
@@ -20,11 +20,8 @@ type Patch struct{ Slot, Index, Page int32 }
 // AttnItem is one tile of queries over a range of key chunks; see params.cuh.
 type AttnItem struct {
 	Token, NTok, Pos, Slot, Chunk, ChunkEnd, Partial, Combine int32
-	Spans, Fresh, Padding0, Padding1                          int32
+	Spans, Fresh, Parts, Chunks                               int32
 }
-
-// AttnCombine merges the partials of one tile.
-type AttnCombine struct{ Token, NTok, Partial, NChunks int32 }
 
 // Sample is one position to sample from; see params.cuh. Given is -1 to sample.
 type Sample struct {
@@ -93,9 +90,9 @@ type TopEntry struct {
 
 // PrepParams mirrors struct PrepParams.
 type PrepParams struct {
-	In, Out, Table, Slots, Turn, Last                                          driver.Ptr
-	IDsAt, SourceAt, PosAt, OwnerAt, PatchesAt, ItemsAt, CombinesAt, SamplesAt int32
-	MaxPages, PageSize, EntryBytes, Ring                                       int32
+	In, Out, Table, Slots, Turn, Last                              driver.Ptr
+	IDsAt, SourceAt, PosAt, OwnerAt, PatchesAt, ItemsAt, SamplesAt int32
+	MaxPages, PageSize, EntryBytes, Ring, Padding                  int32
 }
 
 // EmbedParams mirrors struct EmbedParams.
@@ -105,7 +102,7 @@ type EmbedParams struct{ Head, Table, IDs, X driver.Ptr }
 type RmsnormParams struct {
 	Count, X, Delta, Weight, Samples, Out, Out32 driver.Ptr
 	Eps                                          float32
-	First                                        int32
+	First, Late, Padding                         int32
 }
 
 // HeadsParams mirrors struct HeadsParams.
@@ -123,10 +120,11 @@ type QkvpostParams struct {
 
 // AttnParams mirrors struct AttnParams.
 type AttnParams struct {
-	Head, Items, Q, Cache, Table, Out, PartO, PartML, Combines, Arrived driver.Ptr
-	MaxPages                                                            int32
-	Scale                                                               float32
-	Heads                                                               HeadsParams
+	Head, Items, Q, Cache, Table, Out, PartO, PartML, Arrived driver.Ptr
+	MaxPages                                                  int32
+	Scale                                                     float32
+	Heads                                                     HeadsParams
+	Last, Plain                                               int32
 }
 
 // MatmulParams mirrors struct MatmulParams.

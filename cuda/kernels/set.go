@@ -21,7 +21,7 @@ type Set struct {
 
 	adjust, convert, embed, hashfill, part, stats, prep, publish, qkvpost, rmsnorm, sample, score, silumul *driver.Function
 
-	attn     [attnForms]*driver.Function
+	attn     [AttnForms]*driver.Function
 	gemv     [len(gemvWidths)]*driver.Function
 	gemvGate [len(gemvWidths)]*driver.Function
 	slim     [2][slimForms][slimWidths]*driver.Function // plain and gate
@@ -31,6 +31,8 @@ type Set struct {
 	// multiprocessors is the device's, and banded says that its shared memory is large enough for band.
 	multiprocessors int
 	banded          bool
+	// BandAlone keeps two blocks of band from sharing a multiprocessor, for comparisons.
+	BandAlone bool
 	// overlapped launches with the attribute of programmatic dependent launch.
 	overlapped bool
 }
@@ -97,7 +99,7 @@ func (s *Set) allow(d driver.Device) error {
 		if shared < bandShared {
 			break
 		}
-		if err := f.SetMaxSharedBytes(bandShared); err != nil {
+		if err := f.SetMaxSharedBytes(min(bandAlone, shared)); err != nil {
 			return err
 		}
 		s.banded = true

@@ -5,18 +5,18 @@
 // A work item is a tile of ROWS packed rows: row r is token r / G and query head h * G + r % G, so one tile serves
 // ROWS / G tokens, and all of them share each read of a key. Keys are walked in spans of 64 positions from 0, and a number of
 // spans that depends on the token's position alone (AttnPlan) makes a chunk, whose softmax is online; chunks are joined in
-// order. An item covers either all chunks of its tile (and writes out) or exactly one (and writes a partial; the block that
+// order. An item covers either all chunks of its tile (and writes out) or some (and writes a partial for each; the block that
 // finds all partials of a tile there joins them, in the same order). So a token's bits depend on its own sequence alone: not
 // on the other rows, on how many tokens it came with, on how the work was spread, or on the variant.
 //
-// Variants. ATTN_ROWS 16 with ATTN_FRESH is for steps of few tokens: it makes queries, keys and values of the step's tokens
+// Variants. ATTN_ROWS 16 with ATTN_FRESH is for rows of few tokens: it makes queries, keys and values of the step's tokens
 // itself, as qkvpost does, and appends to the cache. Keys and values of earlier steps do not depend on the kernels before,
-// so their first span is on its way before the wait. ATTN_ROWS 64 is for steps of many: qkvpost has come before.
+// so their first span is on its way before the wait. ATTN_ROWS 64 is for rows of many: qkvpost has come before.
 //
 // Four warps make the scores of 16 rows (ATTN_ROWS 16) or 32 (64, with two such groups of warps) by 16 positions each,
 // m16n8k16 products over D in order. They exchange maxima, write probabilities to shared memory and then make D / 4
 // columns each of the output, over the span's positions in order; sums are added in the order of warps. A span's keys are
-// replaced by those of the next as soon as its scores are there, the values one step later. Rows of shared memory are
+// replaced by those of the next as soon as its scores are there, its values when it is done. Rows of shared memory are
 // 16-byte units, unit u of row r at u ^ r % 8, free of bank conflicts. Positions after the tile's last are not read
 // at all (their pages may hold anything).
 //
@@ -35,6 +35,7 @@ constexpr bool WHOLE = P % SPAN == 0; // a span lies in one page
 struct Shared {
 	uint4 q[ROWS][UNITS], k[SPAN][UNITS], v[SPAN][UNITS], probs[ROWS][SPAN / 8];
 	float maxima[4][ROWS], sums[4][ROWS];
+	AttnItem item; // what a thread does not keep in registers of the item at hand
 };
 static_assert(ROWS * MAX_CHUNKS * sizeof(float2) <= 2 * sizeof(Shared::k), "maxima and sums of partials take the place of keys and values");
 
@@ -48,8 +49,8 @@ __device__ __forceinline__ int thread() {
 // Walk is what a block knows of its item.
 struct Walk {
 	const int *table;
-	int token, ntok, pos, fresh, partial, combine;
-	int length, start, end; // positions of a chunk; the item's first position, and the end of its chunks or of its positions
+	int token, ntok, pos, fresh, partial;
+	int length, start, end; // positions of a chunk, a power of two; the item's first position, and the end of its chunks or of its positions
 };
 
 // State is the softmax of a thread's rows: row x / 2 * 16 + x % 2 * 8 + lane / 4 of its warp's, D / 4 columns.
@@ -64,14 +65,18 @@ __device__ __forceinline__ void clear(State &s) {
 	for (int i = 0; i < M * NT * 4; i++) s.out[i / 4 / NT][i / 4 % NT][i % 4] = 0.0f;
 }
 
-// read_item reads an item; it was written by another kernel, which may have ended a moment ago.
-__device__ __forceinline__ Walk read_item(const AttnParams &p, int i) {
+// read_item reads an item, also into shared memory; another kernel wrote it, which may have ended a moment ago.
+__device__ __forceinline__ Walk read_item(const AttnParams &p, int i, Shared &s) {
 	static_assert(sizeof(AttnItem) == 48, "three words");
 	const uint4 *from = (const uint4 *)(p.items + i);
 	const uint4 a = __ldcg(from), b = __ldcg(from + 1), c = __ldcg(from + 2);
+	if (threadIdx.x == 0) {
+		uint4 *to = (uint4 *)&s.item;
+		to[0] = a, to[1] = b, to[2] = c;
+	}
 	Walk w;
 	w.token = a.x, w.ntok = a.y, w.pos = a.z, w.table = p.table + (size_t)a.w * p.max_pages;
-	w.partial = b.z, w.combine = b.w;
+	w.partial = b.z;
 	w.length = (int)c.x * SPAN, w.fresh = c.y;
 	w.start = (int)b.x * w.length;
 	w.end = min(w.pos + w.ntok, (int)b.y * w.length);
@@ -87,13 +92,13 @@ __device__ __forceinline__ void fetch(const Walk &w, uint4 (*to)[UNITS], const b
 	constexpr int STEP = THREADS / UNITS; // rows that the block copies at a time
 	static_assert(STEP % 8 == 0, "a thread's units lie in one column");
 	if (base < w.end) {
-		const int row = me / UNITS, unit = me % UNITS, last = w.pos + w.ntok - 1;
+		const int row = me / UNITS, unit = me % UNITS;
 		uint4 *at = &to[row][unit ^ row % 8];
 		const bf16 *from = tile + ((size_t)page * 2 * HK * P + base % P + row) * D + 8 * unit;
 #pragma unroll
 		for (int j = 0; j < SPAN / STEP; j++) {
 			const int pos = base + j * STEP + row;
-			const bool in = pos <= last;
+			const bool in = pos < w.end;
 #if ATTN_FRESH
 			if (in && pos >= w.fresh) continue;
 #endif
@@ -123,7 +128,7 @@ __device__ __forceinline__ void put_head(uint4 (*rows)[UNITS], int row, const fl
 
 // make_span makes the keys and values that the step adds to a span, and appends those of the tile's own tokens.
 __device__ __forceinline__ void make_span(const AttnParams &p, const Walk &w, int h, int base, Shared &s) {
-	const int from = max(w.fresh, base), n = min(w.pos + w.ntok, base + SPAN) - from;
+	const int from = max(w.fresh, base), n = min(w.end, base + SPAN) - from;
 #pragma unroll 1
 	for (int i = threadIdx.x / 32; i < 2 * n; i += WARPS) {
 		const int at = from + i / 2, value = i % 2;
@@ -266,67 +271,70 @@ __device__ __forceinline__ void join_chunk(State &all, const State &chunk) {
 	}
 }
 
-// store writes a tile's output, or a partial's rows.
-__device__ __forceinline__ void store(const AttnParams &p, const Walk &w, int h, const State &state) {
-	const int me = thread();
+// store writes a tile's output.
+__device__ __forceinline__ void store(const AttnParams &p, const AttnItem &item, const State &state) {
+	const int me = thread(), h = blockIdx.y;
 	const int lane = me % 32, g = lane / 4, c = lane % 4, part = me / 32 % 4, row0 = me / 128 * 16 * M;
+	const int token = item.token, rows = item.ntok * G;
 #pragma unroll
 	for (int x = 0; x < 2 * M; x++) {
-		const int row = row0 + x / 2 * 16 + x % 2 * 8 + g, j = x % 2 * 2, from = part * (D / 4) + 2 * c;
-		if (row >= w.ntok * G) continue;
-		if (w.partial < 0) {
-			const float inverse = reciprocal(state.sums[x]);
-			bf16 *out = p.out + ((size_t)(w.token + row / G) * HQ + h * G + row % G) * D + from;
+		const int row = row0 + x / 2 * 16 + x % 2 * 8 + g, j = x % 2 * 2;
+		if (row >= rows) continue;
+		const float inverse = reciprocal(state.sums[x]);
+		bf16 *out = p.out + ((size_t)(token + row / G) * HQ + h * G + row % G) * D + part * (D / 4) + 2 * c;
 #pragma unroll
-			for (int t = 0; t < NT; t++)
-				*(u32 *)(out + 8 * t) = pack_bf16(state.out[x / 2][t][j] * inverse, state.out[x / 2][t][j + 1] * inverse);
-			continue;
-		}
-		const size_t at = (size_t)(w.partial + row) * HK + h;
-		float *out = p.part_o + at * D + from;
+		for (int t = 0; t < NT; t++)
+			*(u32 *)(out + 8 * t) = pack_bf16(state.out[x / 2][t][j] * inverse, state.out[x / 2][t][j + 1] * inverse);
+	}
+}
+
+// store_partial writes a tile's rows of one chunk.
+__device__ __forceinline__ void store_partial(const AttnParams &p, const AttnItem &item, int chunk, const State &state) {
+	const int me = thread(), h = blockIdx.y;
+	const int lane = me % 32, g = lane / 4, c = lane % 4, part = me / 32 % 4, row0 = me / 128 * 16 * M;
+	const int rows = item.ntok * G, first = item.partial + chunk * rows;
+#pragma unroll
+	for (int x = 0; x < 2 * M; x++) {
+		const int row = row0 + x / 2 * 16 + x % 2 * 8 + g, j = x % 2 * 2;
+		if (row >= rows) continue;
+		const size_t at = (size_t)(first + row) * HK + h;
+		float *out = p.part_o + at * D + part * (D / 4) + 2 * c;
 #pragma unroll
 		for (int t = 0; t < NT; t++) *(float2 *)(out + 8 * t) = make_float2(state.out[x / 2][t][j], state.out[x / 2][t][j + 1]);
 		if (part == 0 && c == 0) *(float2 *)(p.part_ml + at * 2) = make_float2(state.maxima[x], state.sums[x]);
 	}
 }
 
-// Pairs is two columns of a row in AHEAD partials.
-constexpr int AHEAD = ROWS == 16 ? 12 : 3;
+// Pairs is two columns of a row in AHEAD partials, all on their way at once.
+constexpr int AHEAD = ROWS == 16 ? 17 : 12;
 struct Pairs {
 	float2 o[AHEAD];
 };
 
-// read_pairs reads two columns of what n partials have at one place.
-__device__ __forceinline__ void read_pairs(const float *from, u32 step, int n, Pairs &x) {
-#pragma unroll
-	for (int i = 0; i < AHEAD; i++)
-		if (i < n) x.o[i] = __ldcg((const float2 *)(from + (size_t)(i * step)));
-}
-
-// join_partials joins the partials of a tile in chunk order and writes the output; a thread has two columns of a row at a time.
-__device__ __forceinline__ void join_partials(const AttnParams &p, const Walk &w, int partial, int n, int h, float2 (*ml)[MAX_CHUNKS]) {
-	const int me = thread();
+// join_partials joins the partials of a tile in chunk order and writes the output; a thread has two columns of a row at a
+// time. It is no part of its caller, so that its registers are its own.
+__device__ __noinline__ void join_partials(const float2 *part_o, const float2 *part_ml, bf16 *out, int h, Shared &s) {
 	constexpr int PAIRS = D / 2;
-	const int rows = w.ntok * G;
-	const u32 step = rows * HK * D;
-	const float *part = p.part_o + ((size_t)partial * HK + h) * D;
-	Pairs x;
-	int i = me;
-	if (i < rows * PAIRS) read_pairs(part + i / PAIRS * HK * D + i % PAIRS * 2, step, n, x);
+	const int rows = s.item.ntok * G, n = s.item.chunks, partial = s.item.partial;
+	float2(*ml)[MAX_CHUNKS] = (float2(*)[MAX_CHUNKS])s.k;
 #pragma unroll 1
-	for (int j = me; j < rows * n; j += THREADS)
-		ml[j % rows][j / rows] = __ldcg((const float2 *)p.part_ml + (size_t)(partial + j) * HK + h);
+	for (int j = threadIdx.x; j < rows * n; j += THREADS) ml[j % rows][j / rows] = __ldcg(part_ml + (size_t)(partial + j) * HK + h);
 	__syncthreads();
+	const size_t step = (size_t)rows * HK * PAIRS;
 #pragma unroll 1
-	for (; i < rows * PAIRS; i += THREADS) {
-		const int row = i / PAIRS, column = i % PAIRS * 2;
-		const float *from = part + row * HK * D + column;
-		if (i >= THREADS) read_pairs(from, step, n, x);
+	for (int i = threadIdx.x; i < rows * PAIRS; i += THREADS) {
+		const int row = i / PAIRS, column = i % PAIRS;
+		const float2 *from = part_o + ((size_t)(partial + row) * HK + h) * PAIRS + column;
 		SoftmaxState state = {-INF, 0.0f};
 		float2 sum = make_float2(0, 0);
 #pragma unroll 1
 		for (int first = 0; first < n; first += AHEAD) {
-			if (first > 0) read_pairs(from + (size_t)first * step, step, n - first, x);
+			Pairs x;
+#pragma unroll
+			for (int c = 0; c < AHEAD; c++) {
+				if (first + c < n) x.o[c] = __ldcg(from);
+				from += step;
+			}
 #pragma unroll
 			for (int c = 0; c < AHEAD; c++) {
 				if (first + c < n) {
@@ -336,29 +344,33 @@ __device__ __forceinline__ void join_partials(const AttnParams &p, const Walk &w
 			}
 		}
 		const float inverse = reciprocal(state.sum);
-		*(u32 *)(p.out + ((size_t)(w.token + row / G) * HQ + h * G + row % G) * D + column) =
+		*(u32 *)(out + ((size_t)(s.item.token + row / G) * HQ + h * G + row % G) * D + 2 * column) =
 		    pack_bf16(sum.x * inverse, sum.y * inverse);
 	}
 }
 
-// attend walks an item's spans; the first one's copies have begun. It leaves the one chunk of an item that writes a
-// partial, else all chunks joined.
-__device__ __forceinline__ void attend(const AttnParams &p, const Walk &w, int h, const bf16 *keys, const bf16 *values, int page, Shared &s, State &all) {
-	State chunk;
+// attend walks an item's spans; the first one's copies have begun. It writes a partial for each chunk, or all joined.
+template <bool PARTIALS>
+__device__ __forceinline__ void attend(const AttnParams &p, const Walk &w, int h, const bf16 *keys, const bf16 *values, int page, Shared &s) {
+	State chunk, all;
 	clear(all), clear(chunk);
 #pragma unroll 1
 	for (int base = w.start; base < w.end; base += SPAN) {
 		const int next = base + SPAN, next_page = page_of(w, next);
 #if ATTN_FRESH
-		if (next > w.fresh) {
-			if (base > w.start) __syncthreads(); // the values before have been used
-			make_span(p, w, h, base, s);
+		if (base > w.start) {
+			__syncthreads(); // the values before have been used
+			fetch(w, s.v, values, base, page);
 		}
-#endif
+		if (next > w.fresh) make_span(p, w, h, base, s);
+		copy_wait<1>();
+		__syncthreads(); // queries and keys are there
+#else // more to compute while values come, so one barrier less
 		if (base == w.start) copy_wait<1>();
 		else copy_wait<0>();
 		__syncthreads(); // queries and keys are there, and the values before have been used
 		if (base > w.start) fetch(w, s.v, values, base, page);
+#endif
 		float z[M][2][4];
 		scores(w, s, base, z);
 		__syncthreads(); // maxima are there, and the keys have been used
@@ -367,10 +379,14 @@ __device__ __forceinline__ void attend(const AttnParams &p, const Walk &w, int h
 		copy_wait<1>();
 		__syncthreads(); // probabilities and values are there
 		weigh(s, chunk);
-		if (w.partial < 0 && (next % w.length == 0 || next >= w.end)) join_chunk(all, chunk), clear(chunk);
+		if ((next & (w.length - 1)) == 0 || next >= w.end) {
+			if constexpr (PARTIALS) store_partial(p, s.item, base / w.length, chunk);
+			else join_chunk(all, chunk);
+			clear(chunk);
+		}
 		page = next_page;
 	}
-	if (w.partial >= 0) all = chunk;
+	if constexpr (!PARTIALS) store(p, s.item, all);
 }
 
 // begin starts the copies of an item's first span and returns its page.
@@ -385,40 +401,42 @@ extern "C" __global__ void __launch_bounds__(THREADS, ROWS == 16 ? 4 : 2) attn(c
 	SHARED_STRUCT(Shared, s);
 	const int h = blockIdx.y;
 	const bf16 *keys = p.cache + (size_t)h * P * D, *values = keys + (size_t)HK * P * D;
-#if !ATTN_FRESH
+#if ATTN_FRESH
+	if (p.plain) await_previous();
+#else
 	await_previous();
-	start_next();
+	if (!p.last) start_next();
 #endif
 	const int items = __ldcg(&p.head->items);
-	Walk w = read_item(p, blockIdx.x); // there is room for as many items as blocks
+	Walk w = read_item(p, blockIdx.x, s); // there is room for as many items as blocks
 	int page = 0;
 	if (blockIdx.x < items) page = begin(w, keys, values, s);
 #if ATTN_FRESH
 	await_previous();
-	start_next();
+	if (!p.last) start_next();
 #endif
 	for (int i = blockIdx.x; i < items;) {
-		const int2 part = w.partial < 0 ? make_int2(0, 0) : *(const int2 *)&p.combines[w.combine].partial;
 		load_queries(p, w, h, s);
-		State state;
-		attend(p, w, h, keys, values, page, s, state);
-		store(p, w, h, state);
-		if (w.partial >= 0) {
+		if (w.partial < 0) {
+			attend<false>(p, w, h, keys, values, page, s);
+		} else {
+			attend<true>(p, w, h, keys, values, page, s);
 			__threadfence();
 			__syncthreads();
 			bool last = false;
 			if (threadIdx.x == 0) {
-				u32 *arrived = p.arrived + (size_t)w.combine * HK + h;
-				last = atomicAdd(arrived, 1u) == (u32)part.y - 1;
+				u32 *arrived = p.arrived + (size_t)s.item.combine * HK + h;
+				last = atomicAdd(arrived, 1u) == (u32)s.item.parts - 1;
 				if (last) *arrived = 0;
 				__threadfence();
 			}
-			if (__syncthreads_or(last)) join_partials(p, w, part.x, part.y, h, (float2(*)[MAX_CHUNKS])s.k);
+			if (__syncthreads_or(last)) join_partials((const float2 *)p.part_o, (const float2 *)p.part_ml, p.out, h, s);
 		}
 		i += gridDim.x;
 		if (i >= items) break;
 		__syncthreads(); // shared memory is free again
-		w = read_item(p, i);
+		w = read_item(p, i, s);
 		page = begin(w, keys, values, s);
 	}
+	if (p.last) start_next();
 }

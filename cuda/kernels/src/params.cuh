@@ -33,9 +33,9 @@ struct StepHead {
 	int tokens;
 	int samples;
 	int items;
-	int combines;
 	int patches;
 	int ring; // entry of the rings in host memory that this step has
+	int pad;
 };
 
 // Patch sets table[slot][index] = page.
@@ -44,20 +44,14 @@ struct Patch {
 };
 
 // AttnItem is one tile of queries: ntok tokens of one sequence, starting at index token of the step and at position pos,
-// over key chunks [chunk, chunk_end) of spans runs of 64 positions each. partial is the row of the partial arrays where its
-// first row goes, or -1 to write the output.
+// over key chunks [chunk, chunk_end) of spans runs of 64 positions each, a power of two. partial is the row of the partial
+// arrays where the tile's first row of chunk 0 goes, chunk 1 follows; or -1 to write the output.
 struct AttnItem {
 	int token, ntok, pos, slot, chunk, chunk_end, partial;
-	int combine; // of its tile, with a partial
+	int combine; // of its tile, with partials: which counter
 	int spans;
 	int fresh; // the first position that the sequence has new in this step
-	int pad0, pad1;
-};
-
-// AttnCombine merges nchunks partials of one tile: those of its first chunk begin at row partial, and each has as many rows
-// as the tile.
-struct AttnCombine {
-	int token, ntok, partial, nchunks;
+	int parts, chunks; // the tile's items and chunks, with partials
 };
 
 // Where a token's id comes from: the descriptor, or what was last sampled for its slot.
@@ -116,11 +110,12 @@ struct PrepParams {
 	int *slots;     // [T] key slot of each token: page * P + offset
 	u32 *turn;      // steps so far
 	const int *last; // [slots] what was last sampled
-	int ids_at, source_at, pos_at, owner_at, patches_at, items_at, combines_at, samples_at; // byte offsets
+	int ids_at, source_at, pos_at, owner_at, patches_at, items_at, samples_at; // byte offsets
 	int max_pages;
 	int page_size;
 	int entry_bytes;
 	int ring;
+	int pad;
 };
 static_assert(sizeof(PrepParams) == 96, "PrepParams");
 
@@ -142,8 +137,9 @@ struct RmsnormParams {
 	float *out32;       // [T][C] or null
 	float eps;
 	int first;          // with samples: row 0 is sample first
+	int late, pad;      // 1: the next kernel begins when the one before has ended
 };
-static_assert(sizeof(RmsnormParams) == 64, "RmsnormParams");
+static_assert(sizeof(RmsnormParams) == 72, "RmsnormParams");
 
 // HeadsParams is what makes queries, keys and values of a product.
 struct HeadsParams {
@@ -175,11 +171,12 @@ struct AttnParams {
 	bf16 *out;           // [T][HQ][D]
 	float *part_o;       // [rows][HK][D]
 	float *part_ml;      // [rows][HK][2] maximum (base 2) and sum
-	const AttnCombine *combines;
-	u32 *arrived;        // [combines][HK] partials that are done, 0 before and after
+	u32 *arrived;        // [tiles with partials][HK] items that are done, 0 before and after
 	int max_pages;
 	float scale;         // of the scores, times log2 e
 	HeadsParams heads;   // of a kernel that makes queries, keys and values itself; it appends to cache
+	int last;            // 1: the next kernel begins when blocks end
+	int plain;           // 1: the product before was not launched late, so nothing is read before the wait
 };
 static_assert(sizeof(AttnParams) == 136, "AttnParams");
 

@@ -10,7 +10,7 @@
 #include "bf16.cuh"
 #include "params.cuh"
 
-constexpr int ARRAYS = 8;
+constexpr int ARRAYS = 7;
 
 extern "C" __global__ void __launch_bounds__(1024) prep(const __grid_constant__ PrepParams p) {
 	start_next();
@@ -21,9 +21,9 @@ extern "C" __global__ void __launch_bounds__(1024) prep(const __grid_constant__ 
 	__syncthreads();
 	if (threadIdx.x == 0) *p.turn = *p.turn + 1;
 	const StepHead &h = *(const StepHead *)p.out;
-	const int at[ARRAYS] = {p.ids_at, p.source_at, p.pos_at, p.owner_at, p.patches_at, p.items_at, p.combines_at, p.samples_at};
+	const int at[ARRAYS] = {p.ids_at, p.source_at, p.pos_at, p.owner_at, p.patches_at, p.items_at, p.samples_at};
 	const int bytes[ARRAYS] = {h.tokens * 4, h.tokens * 4, h.tokens * 4, h.tokens * 4, h.patches * (int)sizeof(Patch),
-	                           h.items * (int)sizeof(AttnItem), h.combines * (int)sizeof(AttnCombine), h.samples * (int)sizeof(Sample)};
+	                           h.items * (int)sizeof(AttnItem), h.samples * (int)sizeof(Sample)};
 	int total = 0;
 #pragma unroll
 	for (int a = 0; a < ARRAYS; a++) total += (bytes[a] + 15) / 16;

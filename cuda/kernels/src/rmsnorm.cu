@@ -8,8 +8,9 @@
 #include "reduce.cuh"
 
 extern "C" __global__ void __launch_bounds__(256) rmsnorm(const __grid_constant__ RmsnormParams p) {
-	start_next();
+	if (!p.late) start_next();
 	await_previous();
+	if (p.late) start_next();
 	constexpr int THREADS = 256, PER = (C + THREADS * 4 - 1) / (THREADS * 4);
 	__shared__ float scratch[32];
 	const int r = blockIdx.x;

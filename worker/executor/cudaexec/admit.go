@@ -192,11 +192,12 @@ func (e *Executor) admitOutputs(r *step.Row) error {
 func (e *Executor) describe(f *flight) {
 	d, b := f.entry, f.batch
 	f.picks, f.adjusted, f.scored = f.picks[:0], 0, false
-	tokens := 0
+	tokens, longest := 0, 0
 	for i := range b.Rows {
-		tokens += len(b.Rows[i].Tokens)
+		tokens, longest = tokens+len(b.Rows[i].Tokens), max(longest, len(b.Rows[i].Tokens))
 	}
-	e.attn.Reset(e.set.Dims, kernels.FormOf(tokens), kernels.AttnRoom{Rows: e.cfg.Partials * kernels.PartialRows, Chunks: e.cfg.Partials})
+	form := e.set.Dims.FormOf(tokens, longest)
+	e.attn.Reset(e.set.Dims, form, kernels.AttnRoom{Rows: e.cfg.Partials * kernels.PartialRows, Chunks: e.cfg.Partials})
 	at := 0
 	for i := range b.Rows {
 		r := &b.Rows[i]
@@ -216,11 +217,11 @@ func (e *Executor) describe(f *flight) {
 	for i, p := range b.Patches {
 		d.patches[i] = kernels.Patch{Slot: int32(p.Slot), Index: p.Index, Page: p.Page}
 	}
+	e.attn.Finish(e.attentionBlocks(form))
 	copy(d.items, e.attn.Items)
-	copy(d.combines, e.attn.Combines)
 	*d.head = kernels.StepHead{
 		Step: uint64(f.ticket), Tokens: int32(at), Samples: int32(len(f.picks)), Items: int32(len(e.attn.Items)),
-		Combines: int32(len(e.attn.Combines)), Patches: int32(len(b.Patches)), Ring: int32(f.ring),
+		Patches: int32(len(b.Patches)), Ring: int32(f.ring),
 	}
 }
 

@@ -10,13 +10,13 @@ import (
 // layout is where the arrays of a step's descriptor lie: the same offsets in mapped host memory, where Launch writes them,
 // and on the device, where prep puts them.
 type layout struct {
-	ids, source, pos, owner, patches, items, combines, samples int // byte offsets
-	maxPatches, maxItems, maxCombines                          int
-	bytes                                                      int
+	ids, source, pos, owner, patches, items, samples int // byte offsets
+	maxPatches, maxItems                             int
+	bytes                                            int
 }
 
 func descriptorLayout(c *Config) layout {
-	l := layout{maxPatches: c.MaxSlots*pagesFor(c.MaxContext, c.PageSize) + c.MaxSlots, maxCombines: c.Partials}
+	l := layout{maxPatches: c.MaxSlots*pagesFor(c.MaxContext, c.PageSize) + c.MaxSlots}
 	// A tile has at least one token and adds one item, or as many as it takes partials.
 	l.maxItems = c.MaxTokens + c.Partials
 	at := int(unsafe.Sizeof(kernels.StepHead{}))
@@ -31,7 +31,6 @@ func descriptorLayout(c *Config) layout {
 	place(&l.owner, c.MaxTokens, 4)
 	place(&l.patches, l.maxPatches, unsafe.Sizeof(kernels.Patch{}))
 	place(&l.items, l.maxItems, unsafe.Sizeof(kernels.AttnItem{}))
-	place(&l.combines, l.maxCombines, unsafe.Sizeof(kernels.AttnCombine{}))
 	place(&l.samples, c.MaxTokens, unsafe.Sizeof(kernels.Sample{}))
 	l.bytes = roundUp(at, 256) + 256 // prep reads whole words of 16 bytes
 	return l
@@ -49,16 +48,15 @@ type descriptor struct {
 
 // entry is the descriptor of one step.
 type entry struct {
-	head     *kernels.StepHead
-	ids      []int32
-	source   []int32
-	pos      []int32
-	owner    []int32
-	patches  []kernels.Patch
-	items    []kernels.AttnItem
-	combines []kernels.AttnCombine
-	samples  []kernels.Sample
-	adjusts  []kernels.Adjust
+	head    *kernels.StepHead
+	ids     []int32
+	source  []int32
+	pos     []int32
+	owner   []int32
+	patches []kernels.Patch
+	items   []kernels.AttnItem
+	samples []kernels.Sample
+	adjusts []kernels.Adjust
 }
 
 // maxAdjusts bounds the adjusted logits of one step, over all sampled positions.
@@ -91,11 +89,10 @@ func newDescriptor(ctx *driver.Context, c *Config) (*descriptor, error) {
 		e := entry{
 			ids: view[int32](d.mem, base+l.ids, c.MaxTokens, &err), source: view[int32](d.mem, base+l.source, c.MaxTokens, &err),
 			pos: view[int32](d.mem, base+l.pos, c.MaxTokens, &err), owner: view[int32](d.mem, base+l.owner, c.MaxTokens, &err),
-			patches:  view[kernels.Patch](d.mem, base+l.patches, l.maxPatches, &err),
-			items:    view[kernels.AttnItem](d.mem, base+l.items, l.maxItems, &err),
-			combines: view[kernels.AttnCombine](d.mem, base+l.combines, l.maxCombines, &err),
-			samples:  view[kernels.Sample](d.mem, base+l.samples, c.MaxTokens, &err),
-			adjusts:  view[kernels.Adjust](d.adjustMem, i*d.adjusts*size, d.adjusts, &err),
+			patches: view[kernels.Patch](d.mem, base+l.patches, l.maxPatches, &err),
+			items:   view[kernels.AttnItem](d.mem, base+l.items, l.maxItems, &err),
+			samples: view[kernels.Sample](d.mem, base+l.samples, c.MaxTokens, &err),
+			adjusts: view[kernels.Adjust](d.adjustMem, i*d.adjusts*size, d.adjusts, &err),
 		}
 		if err != nil {
 			return d, err

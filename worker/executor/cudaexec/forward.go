@@ -42,9 +42,9 @@ func (e *Executor) Launch(b *step.Batch) (executor.Ticket, error) {
 // enqueue enqueues a described step: graphs where there are some for its sizes, else one kernel after the other.
 func (e *Executor) enqueue(f *flight) *StepError {
 	tokens, samples := int(f.entry.head.Tokens), len(f.picks)
-	q := queue{e: e, tokens: tokens, items: len(e.attn.Items), block: e.cfg.BlockEachOp || e.steps.Load() < uint64(e.cfg.BlockSteps)}
+	q := queue{e: e, tokens: tokens, form: e.attn.Form, items: len(e.attn.Items), block: e.cfg.BlockEachOp || e.steps.Load() < uint64(e.cfg.BlockSteps)}
 	q.poison()
-	if g := e.graphs.body(tokens); g != nil && !q.block {
+	if g := e.graphs.body(q.form, tokens); g != nil && !q.block {
 		q.op("", -1, g.Launch(e.stream)) // of all, which one has failed is not known
 		e.replays.Add(1)
 	} else {
@@ -67,6 +67,7 @@ type queue struct {
 	e *Executor
 	// tokens and items are what the grids are made for; kernels find the real numbers on the device.
 	tokens, items int
+	form          kernels.AttnForm
 	block         bool // wait after each operation, so that its errors are its own
 	only          part // 0 for all parts
 	// late is set for a product whose successor uses, before its own wait, what kernels before the product wrote.
@@ -98,6 +99,14 @@ func (q *queue) op(name string, layer int, err error) {
 	}
 }
 
+// flag is a condition as kernels read it.
+func flag(on bool) int32 {
+	if on {
+		return 1
+	}
+	return 0
+}
+
 func ptr(v tensor.View) driver.Ptr { return driver.Ptr(v.Ptr) }
 
 // head is the device address of the step's head.
@@ -124,7 +133,7 @@ func (q *queue) body() {
 		q.op("prep", -1, e.launch.Prep(e.stream, &kernels.PrepParams{
 			In: e.desc.mem.Device(), Out: ptr(e.b.desc), Table: ptr(e.b.table), Slots: ptr(e.b.slots), Turn: ptr(e.b.arrived) + 4,
 			Last: ptr(e.b.last), IDsAt: int32(l.ids), SourceAt: int32(l.source), PosAt: int32(l.pos), OwnerAt: int32(l.owner),
-			PatchesAt: int32(l.patches), ItemsAt: int32(l.items), CombinesAt: int32(l.combines), SamplesAt: int32(l.samples),
+			PatchesAt: int32(l.patches), ItemsAt: int32(l.items), SamplesAt: int32(l.samples),
 			MaxPages: int32(e.b.table.Shape.Dim(1)), PageSize: int32(e.cfg.PageSize), EntryBytes: int32(l.bytes), Ring: int32(e.cfg.Depth),
 		}))
 	}
@@ -150,6 +159,7 @@ func (q *queue) norm(name string, layer int, weight tensor.View, add bool) {
 	e := q.e
 	p := kernels.RmsnormParams{
 		Count: e.head() + kernels.HeadTokens, X: ptr(e.b.x), Weight: ptr(weight), Out: ptr(e.b.h), Eps: float32(e.model.NormEps),
+		Late: flag(e.cfg.Order&OrderNormLate != 0),
 	}
 	if add {
 		p.Delta = ptr(e.b.delta)
@@ -159,34 +169,34 @@ func (q *queue) norm(name string, layer int, weight tensor.View, add bool) {
 
 func (q *queue) attention(i int, l *layout) {
 	e, w := q.e, &q.e.w.layers[i]
-	form := kernels.FormOf(q.tokens)
 	q.norm("input norm", i, w.inputNorm, i > 0)
-	q.late = form == kernels.AttnNarrow
+	q.late = q.form == kernels.AttnNarrow && e.cfg.Order&OrderPlain == 0
 	q.matmul("qkv product", i, e.b.qkv, e.b.h, w.qkv, q.tokens)
 	q.late = false
 	if q.has(partAttention) {
-		q.attend(i, l, form)
+		q.attend(i, l)
 	}
 	q.matmul("o product", i, e.b.delta, e.b.attn, w.o, q.tokens)
 }
 
 // attend enqueues everything between the products of attention.
-func (q *queue) attend(i int, l *layout, form kernels.AttnForm) {
+func (q *queue) attend(i int, l *layout) {
 	e, w := q.e, &q.e.w.layers[i]
 	heads := kernels.HeadsParams{
 		QKV: ptr(e.b.qkv), Bias: ptr(w.qkvBias), QNorm: ptr(w.qNorm), KNorm: ptr(w.kNorm), Rope: ptr(e.w.rope), Eps: float32(e.model.NormEps),
 	}
 	cache := e.kv + driver.Ptr(int64(i)*e.plan.KV()/int64(e.model.Layers))
-	if form == kernels.AttnWide {
+	if q.form == kernels.AttnWide {
 		q.op("qkvpost", i, e.launch.Qkvpost(e.stream, &kernels.QkvpostParams{
 			Head: e.head(), Pos: e.at(l.pos), Slots: ptr(e.b.slots), Q: ptr(e.b.q), Cache: cache, Heads: heads,
 		}, q.tokens))
 	}
 	q.op("attn", i, e.launch.Attn(e.stream, &kernels.AttnParams{
 		Head: e.head(), Items: e.at(l.items), Q: ptr(e.b.q), Cache: cache, Table: ptr(e.b.table), Out: ptr(e.b.attn),
-		PartO: ptr(e.b.partO), PartML: ptr(e.b.partML), Combines: e.at(l.combines), Arrived: ptr(e.b.joined),
-		MaxPages: int32(e.b.table.Shape.Dim(1)), Scale: kernels.AttnScale(e.model.HeadDim), Heads: heads,
-	}, form, q.items))
+		PartO: ptr(e.b.partO), PartML: ptr(e.b.partML), Arrived: ptr(e.b.joined),
+		MaxPages: int32(e.b.table.Shape.Dim(1)), Scale: kernels.AttnScale(e.model.HeadDim), Heads: heads, Last: flag(e.cfg.Order&OrderAttnLast != 0),
+		Plain: flag(e.cfg.Order&OrderPlain != 0),
+	}, q.form, q.items))
 }
 
 func (q *queue) feedForward(i int) {

@@ -9,23 +9,23 @@ import (
 	"github.com/tokenrouter/tokenrouter/cuda/kernels"
 )
 
-// graphs are a step's kernels, captured once and replayed with one call. The layers have one graph for each of bodySizes,
-// the head one for each of headSizes and kinds. A step takes the smallest that hold it: kernels read
+// graphs are a step's kernels, captured once and replayed with one call. The layers have one graph for each of bodySizes and
+// variant of attention, the head one for each of headSizes and kinds. A step takes the smallest that hold it: kernels read
 // the real counts on the device, and blocks beyond them do nothing. Addresses and grids are fixed; all that changes from
 // step to step is in the descriptor.
 type graphs struct {
-	bodies [len(bodySizes)]*driver.GraphExec            // nil beyond MaxTokens, or all
-	heads  [headKinds][len(headSizes)]*driver.GraphExec // nil where no step is of the kind
+	bodies [kernels.AttnForms][len(bodySizes)]*driver.GraphExec // nil where no step is
+	heads  [headKinds][len(headSizes)]*driver.GraphExec         // nil where no step is of the kind
 	// nodes counts their kernels, bytes is the device memory that they took.
 	nodes int
 	bytes int64
 }
 
-// body returns the graph for a number of tokens, or nil.
-func (g *graphs) body(tokens int) *driver.GraphExec {
+// body returns the graph for a variant of attention and a number of tokens, or nil.
+func (g *graphs) body(form kernels.AttnForm, tokens int) *driver.GraphExec {
 	for i, size := range bodySizes {
 		if tokens <= size {
-			return g.bodies[i]
+			return g.bodies[form][i]
 		}
 	}
 	return nil
@@ -52,8 +52,10 @@ func (g *graphs) close() error {
 			errs = append(errs, x.Close())
 		}
 	}
-	for _, x := range g.bodies {
-		end(x)
+	for _, form := range g.bodies {
+		for _, x := range form {
+			end(x)
+		}
 	}
 	for _, kind := range g.heads {
 		for _, x := range kind {
@@ -64,10 +66,14 @@ func (g *graphs) close() error {
 	return errors.Join(errs...)
 }
 
-// attentionBlocks is the number of blocks for each key head that the graph of so many tokens has for attention: one for each
-// chunk of that many rows at a context of about 1000, and a bound on those that find no work.
-func (e *Executor) attentionBlocks(tokens int) int {
-	return min(max(kernels.MaxChunks, 17*tokens+8), 256, e.desc.layout.maxItems)
+// attentionBlocks is the number of blocks of attention for each key head, for which steps are planned and which graphs have:
+// as many as run at once.
+func (e *Executor) attentionBlocks(form kernels.AttnForm) int {
+	slots := e.set.Dims.AttnSlots(form)
+	if n := e.cfg.AttnBlocks; n > 0 && form == kernels.AttnNarrow {
+		slots = max(slots*n/4, 1)
+	}
+	return min(slots, e.desc.layout.maxItems)
 }
 
 // capture records all graphs and moves them to the device, largest first, so that memory that one leaves serves the next.
@@ -77,15 +83,20 @@ func (e *Executor) capture(ctx context.Context) error {
 		if i > 0 && bodySizes[i-1] >= e.cfg.MaxTokens {
 			continue // no step needs it
 		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		var err error
-		if e.graphs.bodies[i], err = e.record(func(q *queue) {
-			q.tokens, q.items = size, e.attentionBlocks(size)
-			q.body()
-		}); err != nil {
-			return fmt.Errorf("graph of %d tokens: %w", size, err)
+		for form := range kernels.AttnForms {
+			if form == kernels.AttnWide && size <= kernels.NarrowTokens {
+				continue
+			}
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			var err error
+			if e.graphs.bodies[form][i], err = e.record(func(q *queue) {
+				q.tokens, q.form, q.items = size, form, e.attentionBlocks(form)
+				q.body()
+			}); err != nil {
+				return fmt.Errorf("graph of %d tokens: %w", size, err)
+			}
 		}
 	}
 	for i := len(headSizes) - 1; i >= 0; i-- {

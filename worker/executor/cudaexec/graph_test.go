@@ -17,7 +17,7 @@ func graphLimits() Config {
 	return Config{Vocab: 99, MaxSlots: 4, MaxTokens: 40, MaxContext: 320, Pages: 20, PageSize: 16, Partials: 6, Poison: true}
 }
 
-// mixed runs the same ragged steps on any executor: prefills, extends and decodes of three sequences side by side, with
+// mixed runs the same ragged steps on any executor: prefills, extends and decodes of a few sequences side by side, with
 // several sampled positions, penalties and a step without samples. It returns all outputs.
 func mixed(t *testing.T, e *Executor) [][]step.Out {
 	t.Helper()
@@ -25,10 +25,11 @@ func mixed(t *testing.T, e *Executor) [][]step.Out {
 		newSequence(t, e, sampling.Params{}, 0),
 		newSequence(t, e, sampling.Params{Temperature: 0.9, TopP: 0.95, Seed: 7}, 5),
 		newSequence(t, e, sampling.Params{RepetitionPenalty: 1.3, FrequencyPenalty: 0.2}, 10),
+		newSequence(t, e, sampling.Params{}, 15),
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
 	var all [][]step.Out
-	for i, lengths := range [][]int{{12, 0, 0}, {1, 30, 9}, {0, 0, 17}, {1, 1, 1}, {2, 1, 5}, {1, 0, 1}, {1, 1, 2}} {
+	for i, lengths := range [][]int{{12, 0, 0}, {1, 30, 9}, {0, 0, 17}, {1, 1, 1}, {2, 1, 5}, {1, 0, 1}, {5, 5, 5, 4}, {1, 1, 2}} {
 		var b step.Batch
 		for j, n := range lengths {
 			if n == 0 {
@@ -72,13 +73,17 @@ func TestGraphsAreEager(t *testing.T) {
 				t.Skip("skip: no CUDA driver")
 			}
 			var want [][]step.Out
-			for _, variant := range []struct{ eager, serial bool }{{true, true}, {false, true}, {false, false}, {true, false}} {
+			all := OrderPlain | OrderAttnLast | OrderNormLate | OrderBandAlone
+			for _, variant := range []struct {
+				eager, serial bool
+				order         Order
+			}{{true, true, 0}, {false, true, 0}, {false, false, 0}, {true, false, 0}, {false, false, all}, {false, false, all &^ OrderPlain}} {
 				if dev.Simulated && !variant.serial {
 					continue // the emulator runs kernels one after the other
 				}
 				cfg := graphLimits()
 				c.change(&cfg)
-				cfg.Eager, cfg.NoOverlap = variant.eager, variant.serial
+				cfg.Eager, cfg.NoOverlap, cfg.Order = variant.eager, variant.serial, variant.order
 				e := build(t, d, cfg, Dummy("odd", oddConfig(), 3))
 				for round := range 2 { // the second reuses slots and ring entries
 					got := mixed(t, e)

@@ -3,6 +3,8 @@ package cudaexec
 import (
 	"context"
 	"fmt"
+
+	"github.com/tokenrouter/tokenrouter/cuda/kernels"
 )
 
 // What graphs take of the device's memory is the driver's choice and known only once they are there, when the pool, whose
@@ -17,7 +19,14 @@ const (
 // graphNodes bounds the nodes of all graphs of a model: prep, embed, and up to ten kernels a layer; cuBLASLt may split a
 // product in two.
 func graphNodes(layers int) int64 {
-	return int64(len(bodySizes)*(2+14*layers) + 2*len(headSizes)*16)
+	bodies := 0
+	for _, size := range bodySizes {
+		bodies++
+		if size > kernels.NarrowTokens { // both variants of attention
+			bodies++
+		}
+	}
+	return int64(bodies*(2+14*layers) + 2*len(headSizes)*16)
 }
 
 // captures says whether steps are replayed from graphs.

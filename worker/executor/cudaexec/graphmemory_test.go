@@ -12,9 +12,9 @@ import (
 	"github.com/tokenrouter/tokenrouter/worker/step"
 )
 
-// fakeGraphs is how many graphs a model of fakeConfig has: bodies of 1 to 32 tokens, heads of 1 to 32 samples, with and
+// fakeGraphs is how many graphs a model of fakeConfig has: bodies of 1 to 32 tokens, two of them twice, heads of 1 to 32 samples, with and
 // without adjustments.
-const fakeGraphs = 7 + 2*6
+const fakeGraphs = 9 + 2*6
 
 // Graphs are held against their reserve: more comes from the headroom, then from the pool, and is refused when the pool
 // may not shrink.

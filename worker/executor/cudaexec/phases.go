@@ -47,10 +47,10 @@ func (e *Executor) timePart(f *flight, p part) (_ time.Duration, err error) {
 	tokens, samples, items := int(f.entry.head.Tokens), len(f.picks), len(e.attn.Items)
 	if tokens <= bodySizes[len(bodySizes)-1] {
 		tokens = paddedTokens(tokens)
-		items = e.attentionBlocks(tokens)
+		items = e.attentionBlocks(e.attn.Form)
 	}
 	graph, err := e.stream.Capture(driver.CaptureRelaxed, func() error {
-		q := queue{e: e, tokens: tokens, items: items, only: p}
+		q := queue{e: e, tokens: tokens, form: e.attn.Form, items: items, only: p}
 		q.body()
 		q.output(samples, f.kind())
 		if q.err != nil {
