@@ -49,7 +49,7 @@ format() {
   local unformatted
   unformatted=$(git ls-files '*.go' | xargs gofmt -l)
   [ -z "$unformatted" ] || { echo "not formatted:"; echo "$unformatted"; return 1; }
-  bash -n .ci/run .ci/full .ci/stage.sh .ci/stages.sh examples/curl.sh
+  bash -n .ci/run .ci/full .ci/stage.sh .ci/stages.sh examples/curl.sh test/cluster/run.sh test/cluster/machines.sh
 }
 
 vet() {
@@ -118,6 +118,13 @@ node_clients() {
 }
 
 go_clients() { (cd test/sdk/go && go test -count=1 ./...); }
+
+# README's cluster section on three machines, with everything killed, drained and
+# restarted; at most four minutes.
+cluster() {
+  need ip iproute2
+  TRCTL=$work/trctl PYTHON=$work/python/bin/python timeout --kill-after=20 240 test/cluster/run.sh
+}
 
 # evaluate MODELS/POLICY FLAG…: prints the report; trctl ends with 4 when a bound does not hold.
 evaluate() { "$work/trctl" eval -o json "$@"; }
