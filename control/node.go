@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,7 +33,10 @@ type Node struct {
 	contacts *client.Client
 
 	// raft is nil unless Run is running.
-	raft   atomic.Pointer[raft.Raft]
+	raft atomic.Pointer[raft.Raft]
+	// calls is held for reading by who waits for the consensus to apply something.
+	// Without raft nobody begins to.
+	calls  sync.RWMutex
 	leader *leadership
 	book   *book
 	heard  *beats
@@ -117,6 +121,7 @@ func (n *Node) start(transport *raft.NetworkTransport, log *logAdapter) (*raft.R
 	cfg.SnapshotThreshold, cfg.TrailingLogs = n.cfg.SnapshotEntries, n.cfg.SnapshotEntries
 	cfg.SnapshotInterval = 30 * time.Second
 	cfg.NoLegacyTelemetry = true
+	cfg.ShutdownOnRemove = false // Run ends (removed), and stop says when nobody waits any more
 	cfg.Logger = log
 	snapshots, err := raft.NewFileSnapshotStoreWithLogger(n.cfg.Dir, 2, log)
 	if err != nil {
@@ -171,6 +176,13 @@ func (n *Node) serve(ctx context.Context, r *raft.Raft, stream *stream) error {
 	return loops.Wait()
 }
 
+// consensus returns the library's part for a call that waits for it, and what the call
+// does in the end; nil if it is not running.
+func (n *Node) consensus() (r *raft.Raft, end func()) {
+	n.calls.RLock()
+	return n.raft.Load(), n.calls.RUnlock
+}
+
 // stop hands leadership over and ends the consensus.
 func (n *Node) stop(r *raft.Raft) {
 	if r.State() == raft.Leader && len(n.servers(r)) > 1 {
@@ -178,7 +190,13 @@ func (n *Node) stop(r *raft.Raft) {
 			n.log.Info("leadership was not handed over", "err", err)
 		}
 	}
+	// The library forgets whose command is committed but not applied when it shuts
+	// down; they would wait for ever. So they go first: while the library runs, it
+	// answers every call, at the latest when the lease of a leader without followers
+	// has ended.
+	n.calls.Lock()
 	n.raft.Store(nil)
+	n.calls.Unlock()
 	n.leader.set("", "", false)
 	if err := r.Shutdown().Error(); err != nil {
 		n.log.Warn("consensus did not end in order", "err", err)

@@ -115,8 +115,10 @@ func TestRestart(t *testing.T) {
 	t.Parallel()
 	c := controltest.New(t, 1, func(cfg *control.Config) { cfg.SnapshotEntries = 8 })
 	n := c.Leader()
-	for range 20 {
-		c.Propose(n, cluster.KindPutDeployment, deployment("d"))
+	for i := range 20 {
+		d := deployment("d")
+		d.MaxInFlight = i + 1
+		c.Propose(n, cluster.KindPutDeployment, d)
 	}
 	n.Stop()
 	if err := n.Err(); !errors.Is(err, context.Canceled) {

@@ -112,7 +112,8 @@ func (n *Node) forwardBytes(ctx context.Context, r *reign, path string, body []b
 
 // apply commits a command, if this node leads.
 func (n *Node) apply(c cluster.Command) (uint64, error) {
-	r := n.raft.Load()
+	r, end := n.consensus()
+	defer end()
 	if r == nil {
 		return 0, client.ErrNotLeader
 	}
@@ -166,7 +167,8 @@ func newID(prefix string) string {
 func (n *Node) Sync(ctx context.Context) error {
 	r, _ := n.leader.now()
 	if r.self {
-		own := n.raft.Load()
+		own, end := n.consensus()
+		defer end()
 		if own == nil {
 			return ErrNoLeader
 		}
@@ -214,7 +216,8 @@ func (n *Node) Restore(ctx context.Context, backup []byte) error {
 			return err
 		}
 	}
-	r := n.raft.Load()
+	r, end := n.consensus()
+	defer end()
 	if r == nil {
 		return ErrNoLeader
 	}

@@ -205,7 +205,8 @@ func TestCutOff(t *testing.T) {
 func TestHangUp(t *testing.T) {
 	t.Parallel()
 	c := controltest.New(t, 3, func(cfg *control.Config) {
-		cfg.Heartbeat, cfg.Election, cfg.Lease = 450*time.Millisecond, 450*time.Millisecond, 400*time.Millisecond
+		// Long enough that a busy machine does not look like a leader that is gone.
+		cfg.Heartbeat, cfg.Election, cfg.Lease = 2*time.Second, 2*time.Second, 1800*time.Millisecond
 	})
 	leader := c.Leader()
 	term := leader.Status().Term
