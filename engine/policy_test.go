@@ -64,7 +64,11 @@ func TestPoliciesWriteTheSame(t *testing.T) {
 				threshold int
 				atOnce    int
 				die       bool
-			}{{schedule.Delayed, 1, 1, false}, {schedule.Delayed, 3, 7, false}, {schedule.Lockstep, 1, 4, false}, {schedule.Eager, 1, 3, true}} {
+				long      bool
+			}{{schedule.Delayed, 1, 1, false, false}, {schedule.Delayed, 3, 7, false, true}, {schedule.Lockstep, 1, 4, false, true}, {schedule.Eager, 1, 3, true, false}} {
+				if c.long && testing.Short() {
+					continue
+				}
 				e := start(t, func(cfg *Config) {
 					cfg.Schedule, cfg.Models[1].Threshold = c.rule, c.threshold
 					cfg.Models[0].Replicas, cfg.Models[1].Replicas = 2, 2
