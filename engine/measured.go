@@ -2,13 +2,12 @@ package engine
 
 import (
 	"context"
-	"fmt"
-	"math"
 	"slices"
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/internal/floor"
 	"github.com/tokenrouter/tokenrouter/policies/threshold"
+	"github.com/tokenrouter/tokenrouter/policies/threshold/measured"
 	"github.com/tokenrouter/tokenrouter/worker/subservice"
 )
 
@@ -49,46 +48,15 @@ func (e *Engine) measured(deployment, model string) subservice.Estimate {
 	return best
 }
 
-// leastSteps is how many steps of a batch size make its time known.
-const leastSteps = 5
-
 // Input is what the threshold solver needs to know about the group at n live
 // requests. It reports false while the entry model has routed fewer than least
 // sequences, another one fewer than a tenth of that, or no time of one is known.
 func (g *Group) Input(n int, least uint64) (*threshold.Input, bool) {
-	in := &threshold.Input{N: n}
-	slowed := make([]float64, len(g.Models))
+	list := make([]measured.Model, len(g.Models))
 	for i := range g.Models {
-		m := &g.Models[i]
-		enough := least
-		if i > 0 {
-			enough = least / 10
-		}
-		if m.Routed < max(1, enough) || len(m.To) != len(g.Models) {
-			return nil, false
-		}
-		in.P, in.Commit = append(in.P, shares(m.To)), append(in.Commit, m.Kept)
-		slowed[i] = m.Slowdown
-		alone := fit(undisturbed(m.All, m.Slowdown))
-		if alone == nil {
-			return nil, false
-		}
-		times := alone.times(n)
-		for k := range times {
-			times[k] += prefillShare(m)
-		}
-		in.T = append(in.T, times)
+		list[i] = modelOf(&g.Models[i])
 	}
-	for _, s := range slowed {
-		if s > 1.03 || s < 0.97 {
-			in.Speed = speeds(slowed)
-			break
-		}
-	}
-	if in.Speed == nil {
-		flatten(in.T)
-	}
-	return in, true
+	return measured.Input(list, n, least)
 }
 
 // prefillShare is how much longer first passes of prompts make a mean step, in
@@ -104,96 +72,11 @@ func prefillShare(m *subservice.Estimate) float64 {
 	return m.Prefill.Total.Seconds() * 1000 / float64(steps)
 }
 
-// shares makes a row add up to exactly 1.
-func shares(row []float64) []float64 {
-	out, sum := make([]float64, len(row)), 0.0
-	for _, v := range row {
-		sum += v
-	}
-	for i, v := range row {
-		out[i] = v / sum
-	}
-	return out
-}
-
-// flatten takes one value for a model whose steps take the same time whatever
-// the batch, so that the fast solver can be used.
-func flatten(t [][]float64) {
-	for _, row := range t {
-		if last := row[len(row)-1]; last > row[0]*1.05 {
-			return
-		}
-	}
-	for i, row := range t {
-		t[i] = row[(len(row)-1)/2 : (len(row)-1)/2+1]
-	}
-}
-
-// speeds is threshold.Input.Speed of models that are slowed by any other one.
-func speeds(slowed []float64) [][]float64 {
-	out := make([][]float64, len(slowed))
-	for i, s := range slowed {
-		out[i] = make([]float64, 1<<len(slowed))
-		for mask := range out[i] {
-			out[i][mask] = 1
-			if mask&^(1<<i) != 0 {
-				out[i][mask] = min(1000, max(0.001, 1/s))
-			}
-		}
-	}
-	return out
-}
-
 // Predict is the throughput, in tokens a second, that the model of delayed batching
 // gives for thresholds b with n live requests.
 func Predict(ctx context.Context, in *threshold.Input, b []int) (float64, error) {
-	system, err := in.System()
-	if err != nil {
-		return 0, err
-	}
-	if !system.Feasible(b) {
-		return 0, fmt.Errorf("thresholds %v can deadlock with %d requests", b, in.N)
-	}
-	r, err := threshold.Approximate(ctx, system.Case, b)
-	if err != nil {
-		return 0, err
-	}
-	return r.Theta / system.Tick * 1000, nil
+	return measured.Predict(ctx, in, b)
 }
-
-// moved says that two inputs differ enough to solve again: a probability by a
-// factor of 1.3, a time by 15 %, or more requests than the old one was for.
-func moved(old, now *threshold.Input) bool {
-	if old == nil || now.N > old.N {
-		return true
-	}
-	const rare = 0.01 // probabilities below it do not matter
-	for i, row := range now.P {
-		for j, p := range row {
-			if beyond(math.Max(p, rare), math.Max(old.P[i][j], rare), 1.3) {
-				return true
-			}
-		}
-		a, b := old.T[i], now.T[i]
-		if beyond(a[0], b[0], 1.15) || beyond(a[len(a)-1], b[len(b)-1], 1.15) {
-			return true
-		}
-		if beyond(sharedSpeed(old, i), sharedSpeed(now, i), 1.15) {
-			return true
-		}
-	}
-	return false
-}
-
-func sharedSpeed(in *threshold.Input, i int) float64 {
-	if in.Speed == nil {
-		return 1
-	}
-	return in.Speed[i][len(in.Speed[i])-1]
-}
-
-// beyond says that a and b differ by more than a factor.
-func beyond(a, b, factor float64) bool { return a > b*factor || b > a*factor }
 
 // Floor is what the floor of a recorded run needs to know: the executors' own step
 // times in seconds, by batch size up to n, and how much company slows them down. It
@@ -206,7 +89,7 @@ func (g *Group) Floor(n int) (floor.Models, bool) {
 		if bare == nil {
 			return m, false
 		}
-		times := bare.times(n)
+		times := bare.Times(n)
 		for k := range times {
 			times[k] /= 1000
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/policies/threshold"
+	"github.com/tokenrouter/tokenrouter/policies/threshold/measured"
 	"github.com/tokenrouter/tokenrouter/worker/schedule"
 	"github.com/tokenrouter/tokenrouter/worker/subservice"
 )
@@ -17,28 +18,12 @@ const (
 	// driftEvery samples, and must be seen twice.
 	tuneEvery  = 500 * time.Millisecond
 	driftEvery = 4
-	// leastRouted is how many routed steps make routing known well enough to solve.
-	leastRouted = 2000
-	// leastGain is what new thresholds must promise over those in use.
-	leastGain = 1.01
 	// predictEvery bounds the work for predictions, which takes up to a tenth of a
 	// second each.
 	predictEvery = 10 * time.Second
 	// observedWindow is how many samples the observed throughput spans.
 	observedWindow = 20
 )
-
-// tableSize is the number of live requests up to which a table is solved: larger
-// ones use its last entry. More models multiply the work.
-func tableSize(models int) int {
-	switch models {
-	case 2:
-		return 16
-	case 3:
-		return 6
-	}
-	return 3
-}
 
 // tuning is the tuner's state of one deployment. Only Engine.tune uses it, but
 // for status.
@@ -205,7 +190,7 @@ func (e *Engine) follow(ctx context.Context, t *tuning) error {
 	}
 	t.since, t.predicted = t.samples, e.clock()
 	s.Predicted, s.Difference, s.Inputs = nil, nil, nil
-	in, ok := g.Input(min(n, tableSize(len(t.models))), 200)
+	in, ok := g.Input(min(n, measured.TableSize(len(t.models))), 200)
 	if !ok {
 		return nil
 	}
@@ -246,8 +231,8 @@ func (t *tuning) at(n int) []int {
 // retune solves the table again if the inputs have moved, and puts it to use if it
 // promises more than the one in use.
 func (e *Engine) retune(ctx context.Context, t *tuning, g *Group, s *GroupStatus) error {
-	in, ok := g.Input(tableSize(len(t.models)), leastRouted)
-	if !ok || !moved(t.input, in) {
+	in, ok := g.Input(measured.TableSize(len(t.models)), measured.LeastRouted)
+	if !ok || !measured.Moved(t.input, in) {
 		t.drifts = 0
 		return nil
 	}
@@ -272,22 +257,16 @@ func (e *Engine) retune(ctx context.Context, t *tuning, g *Group, s *GroupStatus
 	s.Table, s.TableInUse = table.B, false
 	s.Solved, s.solved, s.SolveTime = true, e.clock(), (e.clock() - began).Seconds()
 	n := min(in.N, max(1, int(math.Round(t.live))))
-	now := *in
-	if now.N = n; len(now.T[0]) > 1 {
-		now.T = nil
-		for _, row := range in.T {
-			now.T = append(now.T, row[:n])
-		}
-	}
-	used, err := Predict(ctx, &now, threshold.Clamp(t.at(n), n))
+	now := measured.At(in, n)
+	used, err := Predict(ctx, now, threshold.Clamp(t.at(n), n))
 	if err != nil {
 		return err
 	}
-	promised, err := Predict(ctx, &now, threshold.Clamp(table.B[n-1], n))
+	promised, err := Predict(ctx, now, threshold.Clamp(table.B[n-1], n))
 	if err != nil {
 		return err
 	}
-	better := promised > used*leastGain
+	better := promised > used*measured.LeastGain
 	e.log.Info("thresholds solved", "deployment", t.deployment, "live", n, "in_use", t.at(n), "best", table.B[n-1],
 		"swapped", better, "after", e.clock()-began)
 	if !better {

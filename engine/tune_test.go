@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"math"
-	"slices"
 	"testing"
 	"time"
 
@@ -92,25 +91,6 @@ func TestInputTimes(t *testing.T) {
 	}
 }
 
-// Means of values in the wrong order are pooled by their weights.
-func TestRising(t *testing.T) {
-	for _, c := range []struct{ values, weights, want []float64 }{
-		{[]float64{1, 2, 3}, []float64{1, 1, 1}, []float64{1, 2, 3}},
-		{[]float64{1, 5, 2, 3}, []float64{1, 1, 2, 1}, []float64{1, 3, 3, 3}},
-		{[]float64{4, 3, 2}, []float64{1, 1, 2}, []float64{2.75, 2.75, 2.75}},
-		{nil, nil, nil},
-	} {
-		got := slices.Clone(c.values)
-		rising(got, c.weights)
-		for i, v := range got {
-			if math.Abs(v-c.want[i]) > 1e-12 {
-				t.Errorf("%v becomes %v, want %v", c.values, got, c.want)
-				break
-			}
-		}
-	}
-}
-
 // What was measured after an earlier look has its own means.
 func TestSince(t *testing.T) {
 	at := func(n uint64, total time.Duration) *Group {
@@ -186,32 +166,6 @@ func TestVirtual(t *testing.T) {
 	})
 	if prompts > 0.95*plain || hops > 0.98*plain || hops < 0.8*plain {
 		t.Errorf("%.1f tokens/s, with prompts %.1f, with hand-offs that take 3 ms %.1f", plain, prompts, hops)
-	}
-}
-
-func TestMoved(t *testing.T) {
-	input := func(p, small, large float64) *threshold.Input {
-		return &threshold.Input{N: 2, P: [][]float64{{1 - p, p}, {1, 0}}, T: [][]float64{{small}, {large}}}
-	}
-	old := input(0.2, 6, 27)
-	for _, c := range []struct {
-		name string
-		now  *threshold.Input
-		want bool
-	}{
-		{"same", input(0.2, 6, 27), false},
-		{"a little", input(0.25, 6.5, 29), false},
-		{"probability", input(0.27, 6, 27), true},
-		{"probability down", input(0.15, 6, 27), true},
-		{"small time", input(0.2, 7, 27), true},
-		{"large time", input(0.2, 6, 23), true},
-	} {
-		if got := moved(old, c.now); got != c.want {
-			t.Errorf("%s: moved %t", c.name, got)
-		}
-	}
-	if !moved(nil, old) || moved(input(0.001, 6, 27), input(0.004, 6, 27)) {
-		t.Error("no old input has not moved, or a rare hand-off has")
 	}
 }
 

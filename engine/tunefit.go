@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tokenrouter/tokenrouter/policies/threshold/measured"
 	"github.com/tokenrouter/tokenrouter/worker/subservice"
 )
 
@@ -17,80 +18,20 @@ func undisturbed(list []subservice.StepEstimate, slowdown float64) []subservice.
 	return out
 }
 
-// stepFit is the time of a step by batch size: measured where there is enough, that
-// of the smallest known batch below it, else on the line through what was measured.
-// Times are in milliseconds.
-type stepFit struct {
-	known       map[int]float64
-	steps       map[int]uint64 // measured, of each known batch
-	least       int            // the smallest batch that is known
-	at0, growth float64
-}
+// fit is the time of a step by batch size, nil if nothing is known.
+func fit(list []subservice.StepEstimate) *measured.Curve { return measured.Fit(stepsOf(list)) }
 
-// fit is nil if nothing is known.
-func fit(list []subservice.StepEstimate) *stepFit {
-	f := &stepFit{known: map[int]float64{}, steps: map[int]uint64{}}
-	var w, x, y, xx, xy float64
+func stepsOf(list []subservice.StepEstimate) []measured.Step {
+	out := make([]measured.Step, len(list))
 	for i, e := range list {
-		if e.N < leastSteps || e.Mean <= 0 {
-			continue
-		}
-		b, t, weight := float64(i+1), float64(e.Mean)/float64(time.Millisecond), float64(min(e.N, 64))
-		f.known[i+1], f.steps[i+1] = t, e.N
-		w, x, y, xx, xy = w+weight, x+weight*b, y+weight*t, xx+weight*b*b, xy+weight*b*t
+		out[i] = measured.Step{N: e.N, MS: float64(e.Mean) / float64(time.Millisecond)}
 	}
-	if w == 0 {
-		return nil
-	}
-	for f.least = 1; f.known[f.least] == 0; f.least++ {
-	}
-	if spread := w*xx - x*x; spread > 1e-9 {
-		f.growth = max(0, (w*xy-x*y)/spread)
-	}
-	f.at0 = (y - f.growth*x) / w
-	return f
-}
-
-// times are those of batches of 1 to n. They do not fall: where larger batches seem
-// faster, chance or company has made it so, and all of them get their mean.
-func (f *stepFit) times(n int) []float64 {
-	out, weight := make([]float64, n), make([]float64, n)
-	for b := 1; b <= n; b++ {
-		t, ok := f.known[b]
-		switch {
-		case b < f.least:
-			t = f.known[f.least]
-		case !ok:
-			t = f.at0 + f.growth*float64(b)
-		}
-		out[b-1], weight[b-1] = max(t, 1e-3), 1e-3+float64(f.steps[b])
-	}
-	rising(out, weight)
 	return out
 }
 
-// rising replaces values by the nearest ones, in weighted squares, that do not fall:
-// neighbours in the wrong order are pooled.
-func rising(values, weights []float64) {
-	type pool struct {
-		mean, weight float64
-		n            int
-	}
-	var pools []pool
-	for i, v := range values {
-		p := pool{v, weights[i], 1}
-		for k := len(pools) - 1; k >= 0 && pools[k].mean > p.mean; k-- {
-			w := pools[k].weight + p.weight
-			p = pool{(pools[k].mean*pools[k].weight + p.mean*p.weight) / w, w, pools[k].n + p.n}
-			pools = pools[:k]
-		}
-		pools = append(pools, p)
-	}
-	i := 0
-	for _, p := range pools {
-		for range p.n {
-			values[i] = p.mean
-			i++
-		}
+// modelOf is an estimate as the solver's inputs are made from it.
+func modelOf(m *subservice.Estimate) measured.Model {
+	return measured.Model{
+		Routed: m.Routed, To: m.To, Kept: m.Kept, Steps: stepsOf(undisturbed(m.All, m.Slowdown)), Slowdown: m.Slowdown, Prefill: prefillShare(m),
 	}
 }

@@ -1,6 +1,9 @@
 package engine
 
-import "github.com/tokenrouter/tokenrouter/worker/subservice"
+import (
+	"github.com/tokenrouter/tokenrouter/policies/threshold/measured"
+	"github.com/tokenrouter/tokenrouter/worker/subservice"
+)
 
 // leastVariance is how much the share of company must differ between runs for them to
 // tell what company costs.
@@ -50,7 +53,7 @@ func slowdownBetween(runs []*Group, i int, all []subservice.StepEstimate) (slowd
 			continue
 		}
 		for b, e := range g.Models[i].All {
-			if e.N < leastSteps || all[b].Mean <= 0 {
+			if e.N < measured.LeastSteps || all[b].Mean <= 0 {
 				continue
 			}
 			w, dx, dy := float64(e.Total), e.Company-all[b].Company, float64(e.Mean-all[b].Mean)/float64(all[b].Mean)

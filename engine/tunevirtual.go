@@ -26,7 +26,7 @@ func (g *Group) Virtual(n int, least uint64) (*sim.Config, bool) {
 			Slowed: m.Slowdown, Jitter: min(0.9, math.Sqrt(3)*m.Spread), // a uniform law of that deviation
 			LongestWait: surpriseWait, Prefill: m.Prefill.Mean,
 		}
-		for _, ms := range fit(undisturbed(m.All, m.Slowdown)).times(n) {
+		for _, ms := range fit(undisturbed(m.All, m.Slowdown)).Times(n) {
 			v.Step = append(v.Step, time.Duration(ms*float64(time.Millisecond)))
 		}
 		cfg.Models = append(cfg.Models, v)
