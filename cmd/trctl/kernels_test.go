@@ -43,6 +43,9 @@ func TestDimsOf(t *testing.T) {
 
 // The second build finds everything in the cache.
 func TestKernelsBuild(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiles for some seconds")
+	}
 	library := os.Getenv("TRCTL_NVRTC")
 	if _, err := nvrtc.Load(nvrtc.Options{LibraryPath: library}); errors.Is(err, nvrtc.ErrNoLibrary) {
 		t.Skipf("skip: %v", err)

@@ -39,13 +39,17 @@ func TestThresholdSweepOfThePaper(t *testing.T) {
 // Among the schedules lockstep is the slowest and delayed the fastest, as in
 // solver.md section 7: small steps that discard their token, one token a visit.
 func TestOrderOfSchedules(t *testing.T) {
+	length := 1000
+	if testing.Short() {
+		length = 300
+	}
 	got := map[schedule.Rule]float64{}
 	for _, name := range schedule.Names() {
 		rule, err := schedule.Parse(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := Run(r2r(4, 40, 1000, 0.35, 3, rule))
+		r, err := Run(r2r(4, 40, length, 0.35, 3, rule))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,10 +83,15 @@ func TestLookAheadReference(t *testing.T) {
 		{"r25", 4, []time.Duration{1 * ms, 4 * ms, 14 * ms}, "me", policies.Settings{Weights: []float64{0.5, 0.3, 0.2}}, 0.710111},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if testing.Short() && c.name != "r06" {
-				t.Skip("too long under the race detector")
+			// Under the race detector the long run is too long; a short one is less exact.
+			length, bound := 4000, 0.01
+			if testing.Short() {
+				if c.name != "r06" {
+					t.Skip("too long under the race detector")
+				}
+				length, bound = 2000, 0.015
 			}
-			cfg := Config{Policy: c.policy, Settings: c.set, Schedule: schedule.Adaptive, Requests: Closed(20*c.n, 1, 4000), Concurrency: c.n}
+			cfg := Config{Policy: c.policy, Settings: c.set, Schedule: schedule.Adaptive, Requests: Closed(20*c.n, 1, length), Concurrency: c.n}
 			for i, d := range c.times {
 				cfg.Models = append(cfg.Models, Model{Name: fmt.Sprintf("m%d", i), Step: []time.Duration{d}, LongestWait: time.Hour})
 			}
@@ -96,7 +105,7 @@ func TestLookAheadReference(t *testing.T) {
 			}
 			got := float64(rows) / (r.Elapsed.Seconds() * 1000)
 			t.Logf("%.5f steps a millisecond, the exact evaluation says %.5f", got, c.want)
-			if math.Abs(got/c.want-1) > 0.01 {
+			if math.Abs(got/c.want-1) > bound {
 				t.Errorf("%.5f steps a millisecond, the exact evaluation says %.5f", got, c.want)
 			}
 		})
