@@ -46,6 +46,9 @@ type Config struct {
 	// LostAfter is how long a node is not heard before it counts as lost: 2 s.
 	// SuspectAfter is enough if the gossip says too that it is dead: 750 ms.
 	LostAfter, SuspectAfter time.Duration
+	// Tune is how often the leader looks whether measured times and routing have drifted
+	// from what thresholds were solved from: 2 s.
+	Tune time.Duration
 	// Dead says that the gossip takes a node for dead. May be nil.
 	Dead func(node string) bool
 	// Dial connects to other control nodes: net.Dialer's.
@@ -85,6 +88,7 @@ func (c *Config) fill() error {
 	}{
 		{&c.Heartbeat, 500 * time.Millisecond}, {&c.Election, 500 * time.Millisecond}, {&c.Lease, 250 * time.Millisecond},
 		{&c.Patience, 750 * time.Millisecond}, {&c.LostAfter, 2 * time.Second}, {&c.SuspectAfter, 750 * time.Millisecond},
+		{&c.Tune, cluster.MeasureEvery},
 	} {
 		if *d.time < 0 {
 			return errors.New("control: a time is negative")

@@ -15,6 +15,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/control/client"
 	"github.com/tokenrouter/tokenrouter/control/state"
+	"github.com/tokenrouter/tokenrouter/control/tuner"
 )
 
 // ErrRemoved says that this node was removed from the cluster. It does not come back.
@@ -41,6 +42,7 @@ type Node struct {
 	book   *book
 	heard  *beats
 	rates  *rates
+	tuner  *tuner.Tuner
 	tries  *tries
 }
 
@@ -62,7 +64,7 @@ func Open(cfg Config) (*Node, error) {
 	return &Node{
 		cfg: cfg, log: cfg.Log, view: cfg.View, fsm: newFSM(cfg.View), store: store,
 		peers: client.NewPeers(cfg.Credentials, cfg.Dial, cfg.Log), contacts: contacts,
-		leader: newLeadership(), book: newBook(cfg.View), heard: newBeats(), rates: newRates(), tries: newTries(),
+		leader: newLeadership(), book: newBook(cfg.View), heard: newBeats(), rates: newRates(), tuner: tuner.New(), tries: newTries(),
 	}, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	"github.com/sourcegraph/conc"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/control/client"
@@ -33,7 +34,11 @@ func (n *Node) govern(ctx context.Context) error {
 		r, changed := n.leader.now()
 		if r.self {
 			reign, cancel := r.within(ctx)
+			n.tuner.Reset()
+			var work conc.WaitGroup
+			work.Go(func() { n.tune(reign) })
 			n.reconcile(reign)
+			work.Wait()
 			cancel()
 		}
 		select {

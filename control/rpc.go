@@ -55,6 +55,7 @@ func (n *Node) Handler() http.Handler {
 		{cluster.PathHeartbeat, small, running, n.serveBeat},
 		{cluster.PathLoads, small, every, n.serveLoads},
 		{cluster.PathSlices, small, []cluster.Role{cluster.Control, cluster.Gateway}, n.serveSlices},
+		{cluster.PathMeasures, small, []cluster.Role{cluster.Control, cluster.Worker}, n.serveMeasures},
 		{cluster.PathRenew, small, every, n.serveRenew},
 		{cluster.PathStatus, small, every, n.serveStatus},
 		{cluster.PathBackup, small, operators, n.serveBackup},

@@ -83,6 +83,7 @@ func TestWhoMayCall(t *testing.T) {
 		cluster.PathHeartbeat: {cluster.Control, cluster.Worker, cluster.Gateway},
 		cluster.PathLoads:     every,
 		cluster.PathSlices:    {cluster.Control, cluster.Gateway},
+		cluster.PathMeasures:  {cluster.Control, cluster.Worker},
 		cluster.PathRenew:     every,
 		cluster.PathStatus:    every,
 		cluster.PathBackup:    {cluster.Control, cluster.Admin},

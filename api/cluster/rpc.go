@@ -12,6 +12,7 @@ const (
 	PathHeartbeat = "/v1/cluster/heartbeat"
 	PathLoads     = "/v1/cluster/loads"
 	PathSlices    = "/v1/cluster/slices"
+	PathMeasures  = "/v1/cluster/measures"
 	PathRenew     = "/v1/cluster/renew"
 	PathStatus    = "/v1/cluster/status"
 	PathBackup    = "/v1/cluster/backup"

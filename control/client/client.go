@@ -177,6 +177,12 @@ func (c *Client) Slice(ctx context.Context, ask cluster.SliceAsk) (cluster.Slice
 	return out, err
 }
 
+// Measure tells the leader what the node's replicas have measured.
+func (c *Client) Measure(ctx context.Context, m cluster.Measures) error {
+	var out struct{}
+	return c.call(ctx, cluster.PathMeasures, m, &out, cluster.MaxCall)
+}
+
 // Status is the leader's view of the consensus, or without a leader that of the
 // control node that answers.
 func (c *Client) Status(ctx context.Context) (cluster.Status, error) {

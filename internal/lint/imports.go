@@ -39,6 +39,7 @@ func importRules() []importRule {
 		{"gateway", []string{"api", "internal"}, all},
 		{"control/state", []string{"api/cluster"}, nil},
 		{"control/planner", []string{"api/cluster", "control/state", "policies/threshold"}, nil},
+		{"control/tuner", []string{"api/cluster", "control/state", "policies/threshold"}, nil},
 		{"membership", []string{"api/cluster"}, all},
 		{"models", nil, nil},
 		{"models/catalogue", nil, []string{"github.com/goccy/go-yaml"}},
