@@ -24,7 +24,7 @@ func fit(list []subservice.StepEstimate) *measured.Curve { return measured.Fit(s
 func stepsOf(list []subservice.StepEstimate) []measured.Step {
 	out := make([]measured.Step, len(list))
 	for i, e := range list {
-		out[i] = measured.Step{N: e.N, MS: float64(e.Mean) / float64(time.Millisecond)}
+		out[i] = measured.Step{N: e.N, MS: milliseconds(e.Mean)}
 	}
 	return out
 }

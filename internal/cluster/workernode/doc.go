@@ -7,6 +7,9 @@
 //	control ──watch──> View ──> Assignment ──> engine ──> replicas, links
 //	        <──report── phases and facts ────────┘
 //
+// Every two seconds the node tells the leader what its replicas have measured; the
+// thresholds that the leader makes of it come back as a table in the state.
+//
 // The cluster port speaks HTTP/2 with TLS 1.3. Gateways call replicas there, by the
 // replica's ID as the request's host, and workers link theirs. A link is taken only from
 // the worker on which the state has the replica that it claims to come from.

@@ -99,6 +99,11 @@ func (j joined) Propose(ctx context.Context, c cluster.Command) (uint64, error) 
 	return j.Client().Propose(ctx, c)
 }
 
+// Measure implements Cluster.
+func (j joined) Measure(ctx context.Context, m cluster.Measures) error {
+	return j.Client().Measure(ctx, m)
+}
+
 // join makes the node's link to its cluster.
 func (n *Node) join() (joined, error) {
 	l, err := link.New(link.Config{
@@ -196,7 +201,7 @@ func (n *Node) Run(ctx context.Context) error {
 
 	loops := pool.New().WithContext(back).WithCancelOnError().WithFirstError()
 	for _, loop := range []func(context.Context) error{
-		n.cluster.Run, n.follow, n.report, n.awaitReady, n.mux.Serve, n.net.watchRemoved, n.serveMetrics,
+		n.cluster.Run, n.follow, n.report, n.measure, n.awaitReady, n.mux.Serve, n.net.watchRemoved, n.serveMetrics,
 		func(ctx context.Context) error { return n.front.Serve(ctx, n.mux.Listener(identity.ProtocolHTTP)) },
 	} {
 		loops.Go(func(ctx context.Context) error {

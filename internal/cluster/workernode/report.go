@@ -102,6 +102,24 @@ func (n *Node) tell(ctx context.Context, news []cluster.ReplicaReport) (uint64, 
 	return n.cluster.Propose(ctx, c)
 }
 
+// measure tells the leader what the replicas have measured, again and again, until ctx
+// ends. What is lost is told again soon.
+func (n *Node) measure(ctx context.Context) error {
+	for sleep(ctx, cluster.MeasureEvery) {
+		list := n.engine.Measures()
+		if len(list) == 0 {
+			continue
+		}
+		attempt, cancel := context.WithTimeout(ctx, cluster.MeasureEvery)
+		err := n.cluster.Measure(attempt, cluster.Measures{Node: n.name, List: list})
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			n.cfg.Log.Debug("measures not delivered", "err", err)
+		}
+	}
+	return context.Cause(ctx)
+}
+
 // awaitIndex waits, not for ever, until the View has a state.
 func (n *Node) awaitIndex(ctx context.Context, index uint64) {
 	ctx, cancel := context.WithTimeout(ctx, reportSeen)

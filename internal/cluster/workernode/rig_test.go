@@ -40,7 +40,9 @@ type town struct {
 
 	mu    sync.Mutex
 	state *state.State
-	views []*client.View
+	// measured has what workers have measured last.
+	measured map[string]cluster.Measures
+	views    []*client.View
 	// down says that nothing can be changed and nothing is heard.
 	down bool
 }
@@ -55,7 +57,7 @@ func newTown(t *testing.T) *town {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &town{t: t, authority: a, ca: ca, state: new(state.State)}
+	w := &town{t: t, authority: a, ca: ca, state: new(state.State), measured: map[string]cluster.Measures{}}
 	w.must(cluster.KindInit, cluster.Cluster{ID: "c", Name: "test", CAs: []string{string(ca)}})
 	return w
 }
@@ -230,6 +232,16 @@ func (c *tie) Credentials() *identity.Credentials { return c.credentials }
 
 func (c *tie) Propose(_ context.Context, command cluster.Command) (uint64, error) {
 	return c.town.propose(command)
+}
+
+func (c *tie) Measure(_ context.Context, m cluster.Measures) error {
+	c.town.mu.Lock()
+	defer c.town.mu.Unlock()
+	if err := m.Check(); err != nil {
+		c.town.t.Errorf("measures: %v", err)
+	}
+	c.town.measured[m.Node] = m
+	return nil
 }
 
 func (c *tie) Drain(context.Context) {

@@ -1,0 +1,49 @@
+package workernode
+
+import (
+	"testing"
+	"time"
+
+	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/control/tuner"
+)
+
+// What two workers measure is what their deployment's thresholds can be solved from.
+func TestMeasures(t *testing.T) {
+	w := newTown(t)
+	w.worker("w1", "tiny-s")
+	w.worker("w2", "tiny-l")
+	w.awaitReady(2)
+	g := w.gate()
+	said := map[string]cluster.Measures{}
+	for deadline := time.After(patience); len(said) < 2; {
+		w.mu.Lock()
+		for node, m := range w.measured {
+			if m.List[0].Routed > 30 {
+				said[node] = m
+			}
+		}
+		w.mu.Unlock()
+		select {
+		default:
+			g.all(questions(6, 100, "tiny"), 6, nil)
+		case <-deadline:
+			t.Fatalf("measures %+v", said)
+		}
+	}
+	heard := tuner.New()
+	for node, m := range said {
+		if len(m.List) != 1 || m.List[0].Deployment != "tiny" || m.List[0].To[1] == 0 && node == "w1" {
+			t.Errorf("%s has measured %+v", node, m)
+		}
+		m.List[0].Routed *= 1000 // as if it had gone on
+		heard.Note(time.Now(), m)
+	}
+	jobs := heard.Due(time.Now(), w.now())
+	if len(jobs) != 1 || jobs[0].Deployment != "tiny" || jobs[0].Input.N != 16 {
+		t.Fatalf("jobs %+v", jobs)
+	}
+	if _, err := jobs[0].Input.System(); err != nil {
+		t.Error(err)
+	}
+}
