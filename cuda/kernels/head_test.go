@@ -74,11 +74,15 @@ func logitRows(v int) map[string][]float32 {
 }
 
 func TestLogitstats(t *testing.T) {
+	tops := []int{0, 1, 7, kernels.MaxTop}
+	if testing.Short() {
+		tops = []int{0, kernels.MaxTop}
+	}
 	for _, d := range withBig(t, tiny, odd, wide, five) {
 		r := newRig(t, d)
 		for name, z := range logitRows(d.Vocab) {
 			want := ref.Logitstats(z)
-			for _, k := range []int{0, 1, 7, kernels.MaxTop} {
+			for _, k := range tops {
 				var got head
 				bothOrders(r, func() []kernels.Stat {
 					got = runHead(r, [][]float32{z, z}, []kernels.Sample{{Top: int32(k)}, {Top: 1}})
@@ -132,6 +136,9 @@ func TestSample(t *testing.T) {
 	for _, d := range withBig(t, tiny, odd, wide) {
 		r := newRig(t, d)
 		rounds := 6
+		if testing.Short() {
+			rounds = 3
+		}
 		if !r.Simulated {
 			rounds = 200
 		}
