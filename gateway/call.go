@@ -58,6 +58,9 @@ func newCall(g *Gateway, d *session.Served, kind openai.Kind, o openai.Options, 
 	return c, nil
 }
 
+// fallbackAlone is the fallback's name in Extension.Fallback, as deployments have it.
+const fallbackAlone = "small-only"
+
 // extension is what a choice's extension object says before the first token.
 func extension(d *session.Served, o *openai.Options) openai.Extension {
 	x := openai.Extension{Policy: d.PolicyOf(o.Routing), Models: d.Models, Ignored: o.Ignored}
@@ -158,6 +161,9 @@ func (c *call) take(e *session.Event, out output) error {
 	}
 	c.observe(ch, e.Tokens)
 	ch.extension.Epoch = e.Epoch
+	if e.Alone {
+		ch.extension.Fallback = fallbackAlone
+	}
 	if ch.usage.Cached == 0 && !ch.again {
 		ch.usage.Cached = min(e.Cached, ch.usage.Prompt)
 	}

@@ -132,6 +132,20 @@ data: [DONE]
 	}
 }
 
+// An answer whose end the entry model has written alone says so, in a stream and in a body.
+func TestFallbackIsTold(t *testing.T) {
+	f := start(t, nil, &sessiontest.Entry{ID: "e1", Script: unicorn(), Edit: func(_ *generate.Request, at int, e *generate.Event) ([]*generate.Event, error) {
+		e.Alone = e.Kind == generate.EventTokens && at == 3
+		return []*generate.Event{e}, nil
+	}})
+	for _, stream := range []string{"true", "false"} {
+		_, body := f.post(chatPath, `{`+hi+`,"stream":`+stream+`}`)
+		if want := `"epoch":1,"fallback":"small-only","ignored":[]}`; strings.Count(body, want) != 1 {
+			t.Errorf("stream %s: %s", stream, body)
+		}
+	}
+}
+
 func TestChatBodyGolden(t *testing.T) {
 	f := start(t, nil, &sessiontest.Entry{ID: "e1", Script: unicorn()})
 	_, body := f.post(chatPath, `{`+hi+`,"logprobs":true}`)

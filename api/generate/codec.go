@@ -20,6 +20,13 @@ const (
 	tokenFlags = 1<<iota - 1
 )
 
+// Flags in the byte turn of EventTokens.
+const (
+	turnChanged = 1 << iota
+	turnAlone
+	turnFlags = 1<<iota - 1
+)
+
 // versionFollows is added to the number of models of EventAdmitted.
 const versionFollows = 0x80
 
@@ -29,7 +36,7 @@ const versionFollows = 0x80
 //
 //	event    = kind u8, epoch u32, body
 //	admitted = ids (u32 n, n × i32), replica str16, models (u8 n, 128 more if a version follows; n × str16), [version u64, not 0]
-//	tokens   = base i32, cached i32, turn u8, owner u8, state (u8 n, bytes), u32 n, n × token
+//	tokens   = base i32, cached i32, turn u8 (1: it has changed, 2: alone), owner u8, state (u8 n, bytes), u32 n, n × token
 //	prompt   = base i32, cached i32, u32 n, n × token
 //	token    = id i32, model u8, flags u8, [text str16],
 //	           [bytes str16, logprob f32, u8 n, n × (id i32, logprob f32, text str16, bytes str16)]
@@ -142,7 +149,14 @@ func (a *appender) tokens(e *Event) {
 	}
 	a.i32(e.Base)
 	a.i32(e.Cached)
-	a.bool(e.Turn)
+	var turn uint8
+	if e.Turn {
+		turn |= turnChanged
+	}
+	if e.Alone {
+		turn |= turnAlone
+	}
+	a.u8(turn)
 	a.u8(e.Owner)
 	a.u8(uint8(len(e.State)))
 	a.b = append(a.b, e.State...)

@@ -33,6 +33,7 @@ func samples() []*Event {
 		{Kind: EventPrompt, Epoch: 4, Base: 2, Cached: 1, Tokens: []TokenEvent{{ID: 5, Text: "é"}, {ID: 6, Logprob: -1.5}}},
 		{Kind: EventAlive, Epoch: 4},
 		{Kind: EventAdmitted, Epoch: 1, PromptIDs: []int32{1}, Models: []string{"s"}, Version: 1<<63 + 5},
+		{Kind: EventTokens, Epoch: 2, Alone: true},
 	}
 }
 
@@ -86,6 +87,7 @@ func TestEventGolden(t *testing.T) {
 			"05000000" + "00" + "01" + "0200" + "c3a9" + "06000000" + "00" + "02" + "0000" + "0000c0bf" + "00",
 		"06" + "04000000",
 		"01" + "01000000" + "01000000" + "01000000" + "0000" + "81" + "0100" + "73" + "0500000000000080",
+		"02" + "02000000" + "00000000" + "00000000" + "02" + "00" + "00" + "00000000",
 	}
 	for i, e := range samples() {
 		b, err := AppendEvent(nil, e)
@@ -142,7 +144,7 @@ func TestEventRefused(t *testing.T) {
 		"ids over the rest": "0101000000" + "ffffff7f",
 		"ids over limit":    "0101000000" + "01001000",
 		"negative base":     "0201000000" + "ffffffff" + "00000000" + "000000" + "00000000",
-		"turn of 2":         "0201000000" + "00000000" + "00000000" + "020000" + "00000000",
+		"turn of 4":         "0201000000" + "00000000" + "00000000" + "040000" + "00000000",
 		"state of 65":       "0201000000" + "00000000" + "00000000" + "000041" + strings.Repeat("00", 65) + "00000000",
 		"unknown flag":      "0201000000" + "00000000" + "00000000" + "000000" + "01000000" + "0000000000" + "04",
 		"finish 0":          "0301000000" + "00" + "00000000" + "0000",
@@ -324,7 +326,7 @@ func FuzzEventRoundTrip(f *testing.F) {
 		case EventAdmitted:
 			want.PromptIDs, want.Replica, want.Models = []int32{base, id}, text, []string{text}
 		case EventTokens:
-			want.Base, want.Turn, want.Owner, want.State = base, flag, model, raw
+			want.Base, want.Turn, want.Alone, want.Owner, want.State = base, flag, id&1 == 1, model, raw
 			want.Tokens = []TokenEvent{{ID: id, Model: model, Text: text, Bytes: raw, Logprob: lp,
 				Top: []TopLogprob{{ID: id, Logprob: lp, Text: text, Bytes: raw}}}}
 		case EventFinish:

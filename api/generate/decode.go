@@ -177,7 +177,11 @@ func (d *decoder) head(e *Event) {
 
 func (d *decoder) tokens(e *Event) {
 	d.head(e)
-	e.Turn = d.bool()
+	turn := d.u8()
+	if turn&^turnFlags != 0 {
+		d.fail("turn flags")
+	}
+	e.Turn, e.Alone = turn&turnChanged != 0, turn&turnAlone != 0
 	e.Owner = d.u8()
 	e.State = append(e.State, d.take(d.count(int(d.u8()), MaxState, 1))...)
 	d.list(e)

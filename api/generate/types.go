@@ -162,6 +162,9 @@ type Event struct {
 	Turn  bool
 	Owner uint8
 	State []byte
+	// Alone says that the entry model writes these tokens alone because no replica
+	// takes the turns of another model (the fallback small-only).
+	Alone bool
 
 	// Finish. Tail is text held back until the end (an incomplete character).
 	Finish Finish

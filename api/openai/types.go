@@ -63,6 +63,9 @@ type Extension struct {
 	Runs []Run
 	// Epoch is 1, and one more for every time that the request moved to another entry.
 	Epoch uint32
+	// Fallback names the rule by which the entry model has written a part alone because
+	// no other model could be reached; empty if there was no need.
+	Fallback string
 	// Threshold and MaxLargeShare are what the request overrode; nil for nothing.
 	Threshold, MaxLargeShare *float64
 	// Ignored are the request's unknown fields.
@@ -148,6 +151,10 @@ func (e *Extension) append(dst []byte) []byte {
 	}
 	dst = append(dst, `],"epoch":`...)
 	dst = strconv.AppendUint(dst, uint64(e.Epoch), 10)
+	if e.Fallback != "" {
+		dst = append(dst, `,"fallback":`...)
+		dst = appendString(dst, e.Fallback)
+	}
 	dst = append(dst, `,"ignored":`...)
 	dst = appendStrings(dst, e.Ignored)
 	return append(dst, '}')

@@ -151,7 +151,10 @@ type Update struct {
 	// Cached is the number of prompt tokens that came from the prefix cache,
 	// once it is known.
 	Cached int
-	Done   bool
+	// Alone says that the entry model has written Tokens alone, as no other model
+	// could be reached.
+	Alone bool
+	Done  bool
 	// Finish and Tail count when Done: why the answer ended, and what is shown
 	// after the last token.
 	Finish generate.Finish
@@ -216,6 +219,7 @@ func (s *Session) read() (Update, error) {
 	default:
 		var fresh []generate.TokenEvent
 		if fresh, err = s.ledger.accept(e); err == nil {
+			u.Alone = e.Alone && len(fresh) > 0
 			s.show(&u, fresh)
 		}
 	}

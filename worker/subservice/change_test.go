@@ -130,6 +130,8 @@ func TestFallback(t *testing.T) {
 					t.Errorf("request %d: %v after %d tokens", q.req.ID, q.err, len(q.tokens))
 				case slices.ContainsFunc(rest, func(tok generate.Token) bool { return tok.Model != 0 }):
 					t.Errorf("request %d: %v", q.req.ID, rest)
+				case q.alone < len(rest) || q.alone > 0 && fallback != FallbackAlone:
+					t.Errorf("request %d: %d tokens are said to be of the entry model alone, %d are", q.req.ID, q.alone, len(rest))
 				case q.err != nil, len(rest) > 0:
 					changed++
 				}

@@ -48,7 +48,7 @@ func (s *Subservice) commitHere(q *sequence, out *step.Out, d policies.Decision)
 // the turn after them and the policy state if they have changed. A resumed
 // request starts from just that, so it must hold as soon as the tokens do.
 func (s *Subservice) report(q *sequence, from int, lps []handoff.Logprob, owner policies.ModelID) {
-	e := generate.Event{Kind: generate.EventTokens, Epoch: q.epoch, Base: int32(from)}
+	e := generate.Event{Kind: generate.EventTokens, Epoch: q.epoch, Base: int32(from), Alone: q.via == q.dep.alone}
 	for i, id := range q.q.Out[from:] {
 		t := generate.TokenEvent{ID: id, Model: uint8(q.q.Models[from+i]), Text: q.entry.decoder.Next(id)}
 		if q.params.Logprobs >= 0 && i < len(lps) {

@@ -88,6 +88,8 @@ type talk struct {
 	finish  generate.Finish
 	err     *generate.Error
 	again   bool
+	// alone counts the tokens that are said to be the entry model's alone.
+	alone int
 }
 
 func newWorld(t *testing.T, l layout, seed uint64, faults int) *world {
@@ -335,6 +337,9 @@ func (q *talk) take(e *generate.Event) {
 		}
 		if e.Turn {
 			q.owner, q.state = e.Owner, slices.Clone(e.State)
+		}
+		if e.Alone {
+			q.alone += len(e.Tokens)
 		}
 		for _, t := range e.Tokens {
 			q.tokens = append(q.tokens, generate.Token{ID: t.ID, Model: t.Model})
