@@ -28,10 +28,15 @@ func nextRestart(set string, served time.Duration) (next string, ok bool) {
 	return strconv.Itoa(done + 1), done < maxRestarts
 }
 
-// restart replaces the process after a lost GPU. It returns if the command is
+// serving says that a command line serves until it is stopped.
+func serving(args []string) bool {
+	return len(args) > 1 && args[1] == "serve" || len(args) > 2 && args[1] == "worker" && args[2] == "join"
+}
+
+// restart replaces the process after a lost GPU. It returns if the command does
 // not serve, if it was replaced too often, or if the system cannot replace it.
 func restart(p process, args, environ []string, served time.Duration) {
-	if len(args) < 2 || args[1] != "serve" {
+	if !serving(args) {
 		return
 	}
 	next, ok := nextRestart(os.Getenv(restartsEnv), served)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
@@ -23,5 +24,15 @@ func TestNextRestart(t *testing.T) {
 				t.Errorf("next %q, %t; want %q, %t", next, ok, c.next, c.ok)
 			}
 		})
+	}
+}
+
+func TestServing(t *testing.T) {
+	for line, want := range map[string]bool{
+		"trctl": false, "trctl serve --device cuda": true, "trctl worker join --model x": true, "trctl worker": false, "trctl gateway join": false, "trctl eval": false,
+	} {
+		if got := serving(strings.Fields(line)); got != want {
+			t.Errorf("%s: %v", line, got)
+		}
 	}
 }
