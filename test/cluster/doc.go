@@ -1,4 +1,4 @@
-// Package cluster tests whole clusters: who gets in where (TestMatrix and its
-// neighbours, all nodes in one process), and in run.sh what README's cluster section
+// Package cluster tests whole clusters: who gets in where (TestCluster, with
+// all nodes in one process), and in run.sh what README's cluster section
 // promises, on three machines made of network namespaces.
 package cluster

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"testing"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -37,12 +36,12 @@ type way struct {
 	path, host    string
 }
 
-// matrix has who gets how far: first every column's name, then a line for each identity.
+// howFar has who gets how far: first every column's name, then a line for each identity.
 //
 // Cluster ports of control nodes take joiners, who have no certificate yet, but nobody
 // else without a good one. Admins' certificates open calls of operators. Workers take
 // calls of gateways and links of workers alone.
-const matrix = `
+const howFar = `
 identity               ctl-status ctl-backup ctl-key ctl-raft ctl-join ctl-http1 ctl-none adm-status adm-key wrk-generate wrk-link wrk-raft wrk-join wrk-http1
 none                   shut       shut       shut    shut     in       shut      shut     shut       shut    shut         shut     shut     shut     shut
 worker                 in         denied     denied  shut     in       shut      shut     denied     denied  denied       in       shut     shut     shut
@@ -60,11 +59,11 @@ expired-control        shut       shut       shut    shut     in       shut     
 
 // Every port and protocol against every identity: who gets how far, and that every
 // refusal is in the log of the process that refuses.
-func TestMatrix(t *testing.T) {
-	w := start(t)
+func matrix(w *town) {
+	t := w.t
 	identities := w.identities()
 	ways := w.ways()
-	lines := strings.Split(strings.TrimSpace(matrix), "\n")
+	lines := strings.Split(strings.TrimSpace(howFar), "\n")
 	columns := strings.Fields(lines[0])[1:]
 	if len(columns) != len(ways) || len(lines)-1 != len(identities) {
 		t.Fatalf("the matrix has %d columns for %d ways, and %d lines for %d identities", len(columns), len(ways), len(lines)-1, len(identities))
@@ -203,20 +202,10 @@ func (w *town) call(to way, conn net.Conn) string {
 
 // The ports without TLS: what clients get at a gateway by their key, and that the
 // others tell nothing but metrics.
-func TestKeysAndPlainPorts(t *testing.T) {
-	w := start(t)
-	key := func(r operator.KeyRequest) string {
-		made, err := w.operator.CreateKey(t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return made.Text
-	}
-	good, soon := key(operator.KeyRequest{}), key(operator.KeyRequest{Expires: time.Now().Add(2 * time.Second)})
-	revoked, err := w.operator.CreateKey(t.Context(), operator.KeyRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+func keys(w *town) {
+	t := w.t
+	good, revoked := w.key(operator.KeyRequest{}).Text, w.key(operator.KeyRequest{})
+	soon := w.key(operator.KeyRequest{Expires: time.Now().Add(2 * time.Second)}).Text
 	w.must(cluster.KindRevokeKey, cluster.Name{Name: revoked.Key.ID})
 	gateway := "http://" + w.gateway.Addr().String()
 	status := func(url, key string) int {

@@ -20,7 +20,6 @@ import (
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/control"
 	"github.com/tokenrouter/tokenrouter/control/client"
-	"github.com/tokenrouter/tokenrouter/control/state"
 	"github.com/tokenrouter/tokenrouter/engine"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/controlnode"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/gatewaynode"
@@ -32,8 +31,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience bounds every wait.
-const patience = 20 * time.Second
+// patience bounds every wait, patient is what the consensus waits for a leader.
+const patience, patient = 20 * time.Second, 1500 * time.Millisecond
 
 // logs keeps what a node has logged.
 type logs struct {
@@ -83,6 +82,24 @@ type town struct {
 	logs map[string]*logs
 }
 
+// The tests share a cluster, which takes seconds to start.
+func TestCluster(t *testing.T) {
+	w := start(t)
+	for _, test := range []struct {
+		name string
+		of   func(*town)
+	}{
+		// In this order: after some garbage no token is looked at for a minute.
+		{"tokens", tokens}, {"matrix", matrix}, {"keys and plain ports", keys}, {"garbage and claims", claims},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			own := *w
+			own.t = t
+			test.of(&own)
+		})
+	}
+}
+
 // start builds the cluster and waits until it serves. It ends with the test.
 func start(t *testing.T) *town {
 	t.Helper()
@@ -117,9 +134,7 @@ func start(t *testing.T) *town {
 	w.second = w.startControl("second", dir, saved, tcp)
 	w.startWorker()
 	w.startGateway()
-	if _, err := w.operator.Propose(t.Context(), cluster.KindPutDeployment, "d", cluster.Deployment{Name: "one", Models: []string{"tiny-s"}, Policy: "single"}); err != nil {
-		t.Fatal(err)
-	}
+	w.must(cluster.KindPutDeployment, cluster.Deployment{Name: "one", Models: []string{"tiny-s"}, Policy: "single"})
 	w.ready("worker", w.worker.Ready())
 	w.ready("gateway", w.gateway.Ready())
 	return w
@@ -153,7 +168,10 @@ func (w *town) startControl(name, dir string, saved *identity.Saved, admin net.L
 	w.t.Helper()
 	n, err := controlnode.New(controlnode.Config{
 		Dir: dir, Saved: saved, Listen: "127.0.0.1:0", Gossip: "127.0.0.1:0", Admin: admin, MetricsListen: "127.0.0.1:0", Build: "test",
-		Log: w.logs[name].logger(), Change: func(c *control.Config) { c.NoSync = true },
+		Log: w.logs[name].logger(), Change: func(c *control.Config) {
+			// A machine that is busy with other tests must not look like a dead leader.
+			c.NoSync, c.Heartbeat, c.Election, c.Lease = true, patient, patient, patient
+		},
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -167,19 +185,21 @@ func (w *town) startControl(name, dir string, saved *identity.Saved, admin net.L
 func (w *town) join(role cluster.Role, node string) (string, *identity.Saved) {
 	w.t.Helper()
 	dir := w.t.TempDir()
-	saved, _, err := (&link.Entrance{Dir: dir, Role: role, Node: node, Address: w.control.Addr(), Token: w.token(role, time.Hour, 1).Reveal(), Build: "test"}).Enter(w.t.Context())
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	var saved *identity.Saved
+	token := w.token(role, time.Hour, 9)
+	w.persist(func() (err error) {
+		saved, _, err = (&link.Entrance{Dir: dir, Role: role, Node: node, Address: w.control.Addr(), Token: token.Reveal(), Build: "test"}).Enter(w.t.Context())
+		return err
+	})
 	return dir, saved
 }
 
-func (w *town) token(role cluster.Role, life time.Duration, uses int) identity.JoinToken {
+func (w *town) token(role cluster.Role, life time.Duration, uses int) (token identity.JoinToken) {
 	w.t.Helper()
-	token, _, err := w.operator.CreateToken(w.t.Context(), operator.TokenRequest{Role: role, Life: life, Uses: uses})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.persist(func() (err error) {
+		token, _, err = w.operator.CreateToken(w.t.Context(), operator.TokenRequest{Role: role, Life: life, Uses: uses})
+		return err
+	})
 	return token
 }
 
@@ -217,9 +237,34 @@ func (w *town) startGateway() {
 // must has an operator's command applied.
 func (w *town) must(kind cluster.Kind, body any) {
 	w.t.Helper()
-	if _, err := w.operator.Propose(w.t.Context(), kind, "", body); err != nil {
-		w.t.Fatal(err)
-	}
+	request := link.NewRequest("test")
+	w.persist(func() error {
+		_, err := w.operator.Propose(w.t.Context(), kind, request, body)
+		return err
+	})
+}
+
+// persist does something until there is a leader for it: a machine that is busy enough
+// holds elections.
+func (w *town) persist(do func() error) {
+	w.t.Helper()
+	await(w.t, "a leader", func() bool {
+		err := do()
+		if err != nil && !errors.Is(err, client.ErrNoLeader) {
+			w.t.Fatal(err)
+		}
+		return err == nil
+	})
+}
+
+// key makes an API key.
+func (w *town) key(r operator.KeyRequest) (out operator.NewKey) {
+	w.t.Helper()
+	w.persist(func() (err error) {
+		out, err = w.operator.CreateKey(w.t.Context(), r)
+		return err
+	})
+	return out
 }
 
 // replica is the worker's.
@@ -271,9 +316,10 @@ func (w *town) removed(node string) *tls.Certificate {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if _, err := c.Propose(w.t.Context(), put); err != nil {
-		w.t.Fatal(err)
-	}
+	w.persist(func() error {
+		_, err := c.Propose(w.t.Context(), put)
+		return err
+	})
 	w.must(cluster.KindRemoveNode, cluster.Name{Name: node})
 	return certificate
 }
@@ -311,8 +357,8 @@ func await(t *testing.T, what string, ok func() bool) {
 }
 
 // gossips lists the nodes' gossip ports.
-func (w *town) gossips(s *state.State) (out []string) {
-	for _, n := range s.AllNodes() {
+func (w *town) gossips() (out []string) {
+	for _, n := range w.control.State().AllNodes() {
 		if n.Gossip != "" {
 			out = append(out, n.Gossip)
 		}
