@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tokenrouter/tokenrouter/worker/executor"
 	"github.com/tokenrouter/tokenrouter/worker/executor/cudaexec"
 	"github.com/tokenrouter/tokenrouter/worker/schedule"
 	"github.com/tokenrouter/tokenrouter/worker/subservice"
@@ -79,6 +80,9 @@ type Config struct {
 
 	// openDevice opens a GPU; nil for the real one.
 	openDevice func(ordinal int) (*cudaexec.Device, error)
+	// newCPU builds the executor of a model on the CPU with a pool of so many pages; nil
+	// for the real one.
+	newCPU func(model string, vocab, pages int) (executor.Executor, error)
 }
 
 // CUDA says where the parts are that a GPU needs. Empty fields search.

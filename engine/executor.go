@@ -45,6 +45,13 @@ func (e *Engine) newExecutor(ctx context.Context, r *replica) (*running, error) 
 
 func (e *Engine) newCPU(_ context.Context, r *replica) (*running, error) {
 	m := r.model
+	if e.cfg.newCPU != nil {
+		exec, err := e.cfg.newCPU(m.cfg.Name, m.vocab, m.place.pages)
+		if err != nil {
+			return nil, err
+		}
+		return &running{Executor: exec}, nil
+	}
 	checkpoint := m.checkpoint
 	if m.cfg.Dummy != nil {
 		checkpoint = dummyCheckpoint(m, *m.cfg.Dummy)
