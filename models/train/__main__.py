@@ -59,6 +59,9 @@ class Run:
         sizes = (options.texts, options.validate, options.on_policy)
         self.learnt, self.held, self.answered = (workers.texts(i + 1, n, known) for i, n in enumerate(sizes))
         self.device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        if self.device.type == "cuda":
+            # cuDNN plans anew for every length, and decoding has a new one at every step.
+            torch.backends.cuda.enable_cudnn_sdp(False)
         self.encoder = Encoder(options.models / "tiny-s" / "tokenizer.json")
         self.digits = frozenset(self.encoder.words("0123456789"))
         self.lines, self.results = [], {}
