@@ -204,6 +204,14 @@ func (x *wires) cut() {
 	}
 }
 
+// reset breaks the connections that there are; others can be made.
+func (x *wires) reset() {
+	x.cut()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.dead, x.conns = false, nil
+}
+
 func (x *wires) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	return x.add(new(net.Dialer).DialContext(ctx, network, address))
 }
@@ -418,7 +426,7 @@ func (a *said) same(b *said) bool {
 // ask asks one question. token is called after each token and may be nil.
 func (g *gate) ask(r engine.Request, token func(n int)) (out said, err error) {
 	d := g.served(r.Model)
-	set := session.Settings{MaxTokens: int32(r.MaxTokens), Logprobs: -1, Temperature: r.Temperature, TopP: r.TopP, Seed: r.Seed}
+	set := session.Settings{MaxTokens: int32(r.MaxTokens), Logprobs: -1, Temperature: r.Temperature, TopP: r.TopP, Seed: r.Seed, IgnoreEOS: r.IgnoreEOS}
 	prompt := generate.Request{Chat: true}
 	for _, m := range r.Messages {
 		prompt.Messages = append(prompt.Messages, generate.Message{Role: m.Role, Content: m.Content})
