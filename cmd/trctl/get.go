@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -89,7 +88,7 @@ const clearScreen = "\x1b[H\x1b[2J"
 // look asks the server and returns what to print: with brief, one line a deployment.
 func (g *getThresholdsCmd) look(ctx context.Context, brief bool) (string, error) {
 	var answer node.Thresholds
-	if err := g.fetch(ctx, node.ThresholdsPath, &answer); err != nil {
+	if err := askServer(ctx, g.Admin, node.ThresholdsPath, &answer); err != nil {
 		return "", err
 	}
 	if g.Name != "" {
@@ -132,33 +131,6 @@ func briefly(s *engine.GroupStatus) string {
 		text += fmt.Sprintf(", predicted %.1f", *s.Predicted)
 	}
 	return text
-}
-
-// fetch reads a JSON answer of the admin endpoint.
-func (g *getThresholdsCmd) fetch(ctx context.Context, path string, to any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://admin"+path, nil)
-	if err != nil {
-		return err
-	}
-	resp, err := adminClient(g.Admin).Do(req)
-	if err != nil {
-		return &serverError{fmt.Errorf("%w (does trctl serve run here, or a control node, with this admin socket?)", err)}
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAdminAnswer))
-	if err != nil {
-		return &serverError{fmt.Errorf("read the answer: %w", err)}
-	}
-	if resp.StatusCode == http.StatusNotFound {
-		return errInCluster
-	}
-	if resp.StatusCode != http.StatusOK {
-		return &serverError{fmt.Errorf("the server answers %s", resp.Status)}
-	}
-	if err := json.Unmarshal(body, to); err != nil {
-		return &serverError{fmt.Errorf("read the answer: %w", err)}
-	}
-	return nil
 }
 
 // writeThresholds prints the thresholds of a deployment for people.

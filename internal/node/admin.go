@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 
+	"github.com/tokenrouter/tokenrouter/api/trace"
 	"github.com/tokenrouter/tokenrouter/engine"
 )
 
@@ -29,5 +30,6 @@ func (n *Node) Admin() http.Handler {
 		// The caller has gone if this fails.
 		_ = json.NewEncoder(w).Encode(Thresholds{list})
 	})
+	mux.Handle("GET "+trace.Path, trace.Handler(n.engine.Trace))
 	return mux
 }

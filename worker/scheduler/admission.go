@@ -135,7 +135,9 @@ func (s *Scheduler) Admit(now time.Duration) []ID {
 			s.starved = nil
 		}
 		s.counts.Admissions++
-		s.counts.QueueWait += max(now-q.since, 0)
+		wait := max(now-q.since, 0)
+		s.counts.QueueWait += wait
+		q.lived.Queued += wait
 		q.state = Running
 		q.since = now
 		s.counts.Running++

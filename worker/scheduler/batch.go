@@ -233,8 +233,11 @@ func (s *Scheduler) Complete(now time.Duration, p *Plan, took time.Duration) {
 		p.live[i] = true
 		q.cached += q.fed
 		s.counts.Waits++
+		q.lived.Steps++
 		if !q.follows {
-			s.counts.BatchWait += max(now-took-q.since, 0)
+			wait := max(now-took-q.since, 0)
+			s.counts.BatchWait += wait
+			q.lived.BatchWait += wait
 		}
 		q.flight, q.follows, q.blind = 0, false, false
 		if q.next != 0 {

@@ -298,6 +298,14 @@ func (s *Scheduler) PrefixHit(id ID) int {
 	return 0
 }
 
+// Lived is what a sequence has been through so far; nothing if it is not known.
+func (s *Scheduler) Lived(id ID) Lived {
+	if q := s.seqs[id]; q != nil {
+		return q.lived
+	}
+	return Lived{}
+}
+
 // admitted returns the number of sequences that hold a slot.
 func (s *Scheduler) admitted() int { return s.counts.Running + s.counts.Parked - s.counts.Away }
 

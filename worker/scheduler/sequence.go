@@ -63,6 +63,15 @@ type sequence struct {
 	since    time.Duration // when it became ready (or was submitted)
 	passed   int           // batches that it was ready for and not part of
 	parked   uint64        // position among the parked sequences
+	lived    Lived
+}
+
+// Lived is what a sequence has been through.
+type Lived struct {
+	// Queued is the time until it was admitted, each time that it was. BatchWait is the
+	// time from being ready to the start of its steps, Steps their number.
+	Queued, BatchWait time.Duration
+	Steps             int
 }
 
 // older is the order of requests, the same on every model.

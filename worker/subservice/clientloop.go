@@ -149,8 +149,12 @@ func (s *Subservice) accept(m *submission) *generate.Error {
 		return admissionError(err)
 	}
 	s.seqs[q.id] = q
+	q.course.began = s.now()
 	s.countIn(q)
 	s.admitted(q)
+	if verdict != policies.Bounce {
+		s.visit(q, q.q.Self, s.cfg.Replica)
+	}
 	if verdict == policies.Bounce {
 		s.handOver(q, policies.Decision{To: to, Keep: true})
 	}

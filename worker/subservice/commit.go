@@ -23,6 +23,7 @@ func (s *Subservice) commitHere(q *sequence, out *step.Out, d policies.Decision)
 		done = q.finished()
 	}
 	s.committed += uint64(len(q.q.Out) - from)
+	q.course.wrote += len(q.q.Out) - from
 	q.seen[q.q.Self] = int32(len(q.ids))
 	if err := s.sched.Commit(s.now(), q.sid(), q.q.Out[from:]...); err != nil {
 		s.broken(q, "commit", err)
@@ -107,12 +108,16 @@ func (s *Subservice) finish(q *sequence, done handoff.Done) {
 	s.push(q, generate.Event{
 		Kind: generate.EventFinish, Epoch: q.epoch, Finish: finishOf(done), Tail: q.entry.decoder.Flush(), Cached: s.tellCached(q),
 	})
+	if q.course.end = "stop"; finishOf(done) == generate.FinishLength {
+		q.course.end = "length"
+	}
 	s.release(q, done)
 	s.remove(q)
 }
 
 // fail ends a request with an error that the gateway (or the entry) is told.
 func (s *Subservice) fail(q *sequence, e *generate.Error) {
+	q.course.end = e.Code
 	if q.entry != nil {
 		s.push(q, generate.Event{Kind: generate.EventError, Epoch: q.epoch, Err: e})
 		s.release(q, handoff.DoneError)
@@ -157,6 +162,7 @@ func (s *Subservice) remove(q *sequence) {
 // the entry has given up and made anew elsewhere, so the request can come back in
 // the same epoch.
 func (s *Subservice) forget(q *sequence) {
+	s.remember(q)
 	slot, bound, err := s.sched.Finish(q.sid())
 	if err != nil {
 		s.log.Error("finish", "request", q.id, "err", err)

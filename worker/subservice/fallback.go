@@ -44,6 +44,7 @@ func (s *Subservice) goAlone(q *sequence) {
 	q.entry.news, q.entry.holder = q.hop, ""
 	q.away, q.sent, q.kept, q.blob = false, false, false, nil
 	q.via = q.dep.alone
+	s.visit(q, q.q.Self, s.cfg.Replica)
 	delete(s.lost, q.id)
 	if q.entry.stream.hold() {
 		s.setHeld(q, true)

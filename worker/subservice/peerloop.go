@@ -176,6 +176,7 @@ func (s *Subservice) receiveProgress(l Link, q *sequence, f *handoff.Frame) erro
 	case has && f.Hop > q.hop:
 		q.hop, e.holder = f.Hop, name
 		q.replica[f.From] = name
+		s.visit(q, policies.ModelID(f.From), name)
 	}
 	if f.Hop < e.news || f.Hop == e.news && !has {
 		return notOurTurn(f)
@@ -255,6 +256,7 @@ func (s *Subservice) receiveHandoff(l Link, q *sequence, f *handoff.Frame) error
 	q.replica[f.From], _ = l.Peer()
 	if q.entry != nil {
 		q.entry.news, q.entry.holder = f.Hop, ""
+		s.visit(q, q.q.Self, s.cfg.Replica)
 		s.reportArrived(q, from, f)
 	} else {
 		q.keepLogprobs(f)
@@ -398,6 +400,7 @@ func (s *Subservice) receiveNew(m *arrival, old *sequence) {
 		return
 	}
 	s.seqs[q.id] = q
+	q.course.began = s.now()
 	q.keepLogprobs(f)
 	s.announce(q)
 	if verdict, to := s.receive(q, f); verdict == policies.Bounce {

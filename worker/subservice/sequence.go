@@ -55,6 +55,7 @@ type sequence struct {
 
 	entry  *entryState
 	collab *collabState
+	course course
 }
 
 // entryState is what only the entry of a request keeps.

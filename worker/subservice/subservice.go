@@ -106,7 +106,8 @@ type Subservice struct {
 	thresholds atomic.Pointer[Thresholds]
 	estimate   atomic.Pointer[Estimate]
 
-	stats atomic.Pointer[Stats]
+	stats  atomic.Pointer[Stats]
+	traces traces
 }
 
 // Stats is a snapshot taken between steps.

@@ -21,6 +21,7 @@ const retryWait = 5 * time.Millisecond
 // handOver gives the turn of a parked sequence to another model.
 func (s *Subservice) handOver(q *sequence, d policies.Decision) {
 	q.away, q.turn, q.sent = true, d.To, false
+	s.leftVisit(q)
 	h := &s.handoff
 	*h = policies.Handoff{From: q.q.Self, To: d.To, Base: int(q.seen[d.To]), Tokens: q.ids[q.seen[d.To]:], State: q.q.State}
 	q.via.policy.Send(&q.q, d, h)
@@ -52,6 +53,7 @@ func (s *Subservice) sendTurn(q *sequence) {
 			q.seen[q.turn] = int32(len(q.ids))
 			if q.entry != nil {
 				q.entry.holder, _ = link.Peer()
+				s.visit(q, q.turn, q.entry.holder)
 				q.entry.noteHolding(q.entry.holder, q.turn)
 			}
 			s.handoffs++

@@ -27,6 +27,7 @@ func (n *Node) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/v1/cluster/", n.control.Handler())
 	mux.Handle("POST "+operator.PathKeys, n.adminsOnly(http.HandlerFunc(n.createKey)))
+	mux.Handle("POST "+operator.PathTrace, n.adminsOnly(http.HandlerFunc(n.serveTrace)))
 	return mux
 }
 

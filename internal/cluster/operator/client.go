@@ -206,6 +206,13 @@ func (c *Client) CreateKey(ctx context.Context, request KeyRequest) (NewKey, err
 	return out, err
 }
 
+// Trace asks the workers what they remember of a request, by its id (trace.ID).
+func (c *Client) Trace(ctx context.Context, id string) (Trace, error) {
+	var out Trace
+	err := c.call(ctx, PathTrace, TraceRequest{ID: id}, &out, cluster.MaxBackup)
+	return out, err
+}
+
 // errSeen ends a watch that has shown enough.
 var errSeen = errors.New("seen")
 

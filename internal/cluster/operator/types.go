@@ -5,10 +5,26 @@ import (
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/api/trace"
 )
 
-// PathKeys is where API keys are made, besides the paths of package api/cluster.
-const PathKeys = "/v1/operator/keys"
+// Paths of operators' calls besides those of package api/cluster: API keys are made, and
+// the workers are asked what they remember of a request.
+const (
+	PathKeys  = "/v1/operator/keys"
+	PathTrace = "/v1/operator/trace"
+)
+
+// TraceRequest asks for a request by its id (trace.ID).
+type TraceRequest struct {
+	ID string `json:"id"`
+}
+
+// Trace is what the workers remember of a request. Silent are those that did not answer.
+type Trace struct {
+	Parts  []trace.Part `json:"parts"`
+	Silent []string     `json:"silent,omitempty"`
+}
 
 // KeyRequest asks for a new API key. Its fields are those of cluster.Key.
 type KeyRequest struct {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/api/generate"
+	"github.com/tokenrouter/tokenrouter/api/trace"
 	"github.com/tokenrouter/tokenrouter/control/client"
 	"github.com/tokenrouter/tokenrouter/control/state"
 	"github.com/tokenrouter/tokenrouter/engine"
@@ -41,6 +42,9 @@ type network struct {
 	credentials *identity.Credentials
 	dial        client.Dial
 	log         *slog.Logger
+
+	// traces answers on trace.Path.
+	traces http.Handler
 
 	mu    sync.Mutex
 	seats map[string]*seat // by replica
@@ -119,20 +123,26 @@ func (n *network) Authorize(r *http.Request, replica, model string) error {
 }
 
 // ServeHTTP gives a call to the replica that its host names. Gateways ask for answers,
-// workers link.
+// workers link. Control nodes ask what is remembered of requests.
 func (n *network) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	peerName, err := identity.PeerName(r.TLS)
 	role := cluster.Gateway
-	if r.URL.Path == peer.Path {
+	switch r.URL.Path {
+	case peer.Path:
 		role = cluster.Worker
+	case trace.Path:
+		role = cluster.Control
 	}
 	switch {
-	case r.URL.Path != peer.Path && r.URL.Path != generate.Path:
+	case r.URL.Path != peer.Path && r.URL.Path != generate.Path && r.URL.Path != trace.Path:
 		http.NotFound(w, r)
 		return
 	case err != nil || peerName.Role != role || n.view.Removed(peerName.Node):
 		n.log.Warn("call refused", "peer", peerName.Node, "role", string(peerName.Role), "path", r.URL.Path)
 		http.Error(w, "forbidden", http.StatusForbidden)
+		return
+	case r.URL.Path == trace.Path:
+		n.traces.ServeHTTP(w, r)
 		return
 	}
 	n.mu.Lock()

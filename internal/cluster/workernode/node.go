@@ -16,6 +16,7 @@ import (
 	"github.com/sourcegraph/conc/pool"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/api/trace"
 	"github.com/tokenrouter/tokenrouter/control/state"
 	"github.com/tokenrouter/tokenrouter/engine"
 	"github.com/tokenrouter/tokenrouter/internal/alpn"
@@ -88,6 +89,7 @@ func New(cfg Config) (_ *Node, err error) {
 		return nil, err
 	}
 	n.opened = append(n.opened, n.engine.Close)
+	n.net.traces = trace.Handler(n.engine.Trace)
 	return n, nil
 }
 
