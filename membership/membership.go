@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -74,6 +75,9 @@ func Open(cfg Config) (*Membership, error) {
 	}
 	m.members.Store(&map[string]Member{})
 	lib.Events, lib.Delegate = m.events, m.events
+	if err := free(cfg.Bind); err != nil {
+		return nil, fmt.Errorf("membership: listen on %s: %w", cfg.Bind, err)
+	}
 	if m.list, err = memberlist.Create(lib); err != nil {
 		return nil, fmt.Errorf("membership: listen on %s: %w", cfg.Bind, err)
 	}
@@ -81,6 +85,20 @@ func Open(cfg Config) (*Membership, error) {
 	m.addr = m.list.LocalNode().Address()
 	m.refresh()
 	return m, nil
+}
+
+// free says why an address cannot be listened on. The library's own error is text
+// without the system's error in it, by which callers tell a port that is taken.
+func free(bind string) error {
+	t, err := net.Listen("tcp", bind)
+	if err != nil {
+		return err
+	}
+	u, err := net.ListenPacket("udp", bind)
+	if err != nil {
+		return errors.Join(err, t.Close())
+	}
+	return errors.Join(t.Close(), u.Close())
 }
 
 // Close ends a Membership that was not run, without a word to the others.
