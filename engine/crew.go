@@ -12,6 +12,7 @@ import (
 	"github.com/sourcegraph/conc/pool"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/cuda/driver"
 	"github.com/tokenrouter/tokenrouter/policies"
 	"github.com/tokenrouter/tokenrouter/worker/subservice"
 )
@@ -30,7 +31,8 @@ const (
 	drainLook = 10 * time.Millisecond
 )
 
-// crew runs the replicas that the engine is assigned, until ctx ends.
+// crew runs the replicas that the engine is assigned, until ctx ends, or a GPU is lost for
+// this process.
 func (e *Engine) crew(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -38,12 +40,15 @@ func (e *Engine) crew(ctx context.Context) error {
 	defer e.drainedOnce.Do(func() { close(e.drained) })
 	again := time.NewTimer(time.Hour)
 	defer again.Stop()
+	var lost error
 	for ctx.Err() == nil {
 		e.mu.Lock()
 		a, draining := e.assigned, e.draining
 		e.mu.Unlock()
 		if a != nil {
-			for _, r := range e.align(a, draining) {
+			var begin []*replica
+			begin, lost = e.align(a, draining)
+			for _, r := range begin {
 				own, end := context.WithCancel(ctx)
 				r.end = end
 				group.Go(func() error {
@@ -58,6 +63,10 @@ func (e *Engine) crew(ctx context.Context) error {
 			}
 			again.Reset(loadAgain)
 		}
+		if lost != nil {
+			stop(lost)
+			break
+		}
 		if draining && !slices.ContainsFunc(e.list(), (*replica).runs) {
 			e.drainedOnce.Do(func() { close(e.drained) })
 		}
@@ -67,14 +76,12 @@ func (e *Engine) crew(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	}
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	return nil
+	return errors.Join(lost, group.Wait())
 }
 
-// align brings the replicas in line with an assignment, and returns those that are to start.
-func (e *Engine) align(a *Assignment, draining bool) (begin []*replica) {
+// align brings the replicas in line with an assignment, and returns those that are to
+// start. Its error wraps ErrDeviceLost.
+func (e *Engine) align(a *Assignment, draining bool) (begin []*replica, lost error) {
 	for _, r := range e.list() {
 		p := a.placement(r.name)
 		switch {
@@ -89,7 +96,7 @@ func (e *Engine) align(a *Assignment, draining bool) (begin []*replica) {
 		}
 	}
 	if !draining {
-		begin = e.recruit(a)
+		begin, lost = e.recruit(a)
 	}
 	for _, r := range e.list() {
 		if r.leaving.Load() {
@@ -100,7 +107,7 @@ func (e *Engine) align(a *Assignment, draining bool) (begin []*replica) {
 			r.complain(e, err)
 		}
 	}
-	return begin
+	return begin, lost
 }
 
 // placement finds a replica's, nil if there is none.
@@ -113,8 +120,9 @@ func (a *Assignment) placement(name string) *Placement {
 	return nil
 }
 
-// recruit loads what is new in an assignment. What cannot be loaded is remembered.
-func (e *Engine) recruit(a *Assignment) []*replica {
+// recruit loads what is new in an assignment. What cannot be loaded is remembered. Its
+// error wraps ErrDeviceLost.
+func (e *Engine) recruit(a *Assignment) ([]*replica, error) {
 	var fresh []*replica
 	known := e.list()
 	for _, p := range a.Placements {
@@ -131,14 +139,14 @@ func (e *Engine) recruit(a *Assignment) []*replica {
 		}
 		fresh = append(fresh, r)
 	}
-	fresh = e.settle(fresh, a)
+	fresh, lost := e.settle(fresh, a)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, r := range fresh {
 		delete(e.failed, r.name)
 	}
 	e.replicas = slices.Concat(e.replicas, fresh)
-	return fresh
+	return fresh, lost
 }
 
 // enrol loads the model of a placement, but for its weights.
@@ -162,8 +170,8 @@ func (e *Engine) enrol(p *Placement) (*replica, error) {
 }
 
 // settle attaches the router networks of the deployments and gives the models their
-// places. It returns those that have one.
-func (e *Engine) settle(fresh []*replica, a *Assignment) []*replica {
+// places. It returns those that have one. Its error wraps ErrDeviceLost.
+func (e *Engine) settle(fresh []*replica, a *Assignment) (settled []*replica, lost error) {
 	refuse := func(r *replica, err error) {
 		e.fail(Placement{Name: r.name, Generation: r.generation}, errors.Join(err, r.model.close()))
 	}
@@ -180,7 +188,6 @@ func (e *Engine) settle(fresh []*replica, a *Assignment) []*replica {
 		insist := e.cfg.Device == "cuda" || len(r.gpus) > 0
 		byInsistence[insist] = append(byInsistence[insist], r)
 	}
-	var settled []*replica
 	for insist, list := range byInsistence {
 		models := make([]*loaded, len(list))
 		for i, r := range list {
@@ -192,6 +199,9 @@ func (e *Engine) settle(fresh []*replica, a *Assignment) []*replica {
 			}
 			return 0
 		}, insist)
+		if errors.Is(err, ErrDeviceLost) || driver.IsSticky(err) {
+			lost = fmt.Errorf("%w: %w", ErrDeviceLost, err)
+		}
 		for _, r := range list {
 			if err != nil {
 				refuse(r, err)
@@ -200,7 +210,7 @@ func (e *Engine) settle(fresh []*replica, a *Assignment) []*replica {
 			settled = append(settled, r)
 		}
 	}
-	return settled
+	return settled, lost
 }
 
 // failure is a placement that could not be loaded.
