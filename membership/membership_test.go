@@ -225,3 +225,40 @@ func TestLogWriter(t *testing.T) {
 		t.Errorf("log %q", text)
 	}
 }
+
+// A probe is answered by the node that it asks for, under the cluster's key, and by no
+// other.
+func TestProbe(t *testing.T) {
+	key := bytes.Repeat([]byte{7}, KeySize)
+	m, err := Open(Config{Node: "a", Role: cluster.Worker, Cluster: "c", Key: key, Bind: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if took, err := Probe(Config{Node: "p", Cluster: "c", Key: key}, "a", m.Addr()); err != nil || took <= 0 {
+		t.Errorf("%s, %v", took, err)
+	}
+	if len(m.Members()) != 1 {
+		t.Errorf("the prober is a member: %v", m.Members())
+	}
+	for name, c := range map[string]struct {
+		cfg  Config
+		node string
+	}{
+		"another node":    {Config{Node: "p", Cluster: "c", Key: key}, "b"},
+		"another key":     {Config{Node: "p", Cluster: "c", Key: bytes.Repeat([]byte{8}, KeySize)}, "a"},
+		"another cluster": {Config{Node: "p", Cluster: "d", Key: key}, "a"},
+		"no key":          {Config{Node: "p", Cluster: "c"}, "a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if _, err := Probe(c.cfg, c.node, m.Addr()); err == nil {
+				t.Error("there was an answer")
+			}
+		})
+	}
+}

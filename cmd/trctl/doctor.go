@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -34,16 +35,22 @@ type doctorCmd struct {
 	gpuFlags
 	CuBLASLt string `name:"cublaslt" env:"TRCTL_CUBLASLT" placeholder:"FILE" help:"cuBLASLt library to use instead of searching."`
 	Output   string `short:"o" enum:"text,json" default:"text" help:"Output format: ${enum}."`
+	networkFlags
 }
 
 // Run prints what was found and what to install. A machine that is not healthy
 // is exit code 1.
-func (d *doctorCmd) Run(p process) error {
+func (d *doctorCmd) Run(ctx context.Context, p process) error {
 	cache, err := d.cacheDir()
 	if err != nil {
 		return err
 	}
 	report := doctor.Run(doctor.ThisMachine(doctor.Config{CacheDir: cache, NVRTCPath: d.NVRTC, CuBLASLtPath: d.CuBLASLt}))
+	network, err := d.check(ctx, p)
+	if err != nil {
+		return err
+	}
+	report.Checks = append(report.Checks, network...)
 	if d.Output == "json" {
 		err = report.WriteJSON(p.out)
 	} else {
