@@ -2,6 +2,7 @@ package tuner
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 	"testing"
@@ -96,6 +97,16 @@ func (r *rig) solve(j Job) bool {
 	return better
 }
 
+// put applies a table for a job without solving it.
+func (r *rig) put(j Job) {
+	r.Helper()
+	inputs, err := json.Marshal(j.Input)
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.apply(cluster.KindPutTable, cluster.Table{Deployment: j.Deployment, B: [][]int{{1, 1}}, Inputs: inputs, Solved: r.now})
+}
+
 // Reports become a table in the state; a small change solves nothing, a large one seen
 // twice does; another leader keeps the table.
 func TestTable(t *testing.T) {
@@ -172,7 +183,7 @@ func TestLeftAlone(t *testing.T) {
 	r.now = r.now.Add(forget)
 	r.due(false) // silent
 	r.measure()
-	r.solve(r.due(true))
+	r.put(r.due(true))
 	r.deploy(cluster.Deployment{Name: "d", Models: []string{"s", "l"}, Policy: "r-stitch", Thresholds: []int{1, 2}})
 	r.p = 0.1
 	r.measure()
@@ -180,7 +191,7 @@ func TestLeftAlone(t *testing.T) {
 	r.measure()
 	r.due(false)
 	r.deploy(cluster.Deployment{Name: "d", Models: []string{"s", "l"}, Policy: "me"})
-	r.solve(r.due(true)) // the table went with the old policy
+	r.put(r.due(true)) // the table went with the old policy
 	r.apply(cluster.KindDeleteDeployment, cluster.Name{Name: "d"})
 	r.measure()
 	r.due(false)
