@@ -185,6 +185,13 @@ func (n *Node) consensus() (r *raft.Raft, end func()) {
 	return n.raft.Load(), n.calls.RUnlock
 }
 
+// Renewed has the node show its new certificate: connections that were made with the
+// old one end, and calls make new ones.
+func (n *Node) Renewed() {
+	n.peers.Reset()
+	n.contacts.Reset()
+}
+
 // stop hands leadership over and ends the consensus.
 func (n *Node) stop(r *raft.Raft) {
 	if r.State() == raft.Leader && len(n.servers(r)) > 1 {

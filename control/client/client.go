@@ -62,6 +62,10 @@ func (c *Client) View() *View { return c.cfg.View }
 // Name is the caller's own.
 func (c *Client) Name() identity.Name { return c.cfg.Credentials.Name() }
 
+// Reset ends the connections, such as those of a certificate that was replaced; calls
+// make new ones.
+func (c *Client) Reset() { c.peers.Reset() }
+
 // Close ends the connections.
 func (c *Client) Close() error { return c.peers.Close() }
 

@@ -291,6 +291,7 @@ func (n *Node) renew(ctx context.Context) error {
 			pause = renewPause
 			continue
 		}
+		n.control.Renewed()
 		n.cfg.Log.Info("certificate renewed", "until", n.credentials.Expires())
 	}
 }

@@ -50,6 +50,7 @@ type Node struct {
 
 var (
 	errNoState   = errors.New("the cluster's state is not known yet")
+	errDraining  = errors.New("an operator drains the gateway")
 	errNoEntries = errors.New("no deployment has a replica that serves")
 )
 
@@ -177,8 +178,12 @@ func (n *Node) Ready() <-chan struct{} { return n.ready }
 
 // isReady is what /readyz asks.
 func (n *Node) isReady() error {
-	if _, exists := n.link.View().State().Cluster(); !exists {
+	s := n.link.View().State()
+	if _, exists := s.Cluster(); !exists {
 		return errNoState
+	}
+	if own, ok := s.Node(n.cfg.Saved.Node); ok && own.Draining {
+		return errDraining // so that load balancers send it nothing new
 	}
 	if !n.serving.Load() {
 		return errNoEntries

@@ -200,6 +200,29 @@ func TestControlNodesDown(t *testing.T) {
 	}
 }
 
+// An operator's drain has load balancers look elsewhere; who comes all the same is served.
+func TestOperatorsDrain(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1)
+	script := sessiontest.Words(3)
+	g := r.gateway("g1")
+	r.worker("w1", script)
+	r.deploy()
+	key, _ := r.key(nil)
+	g.await()
+	for _, draining := range []bool{true, false} {
+		want := http.StatusOK
+		if draining {
+			want = http.StatusServiceUnavailable
+		}
+		r.Propose(r.Leader(), cluster.KindNodeState, cluster.NodeState{ID: "g1", Draining: &draining})
+		clustertest.Await(t, "readiness", func() bool { return g.get("/readyz") == want })
+		if a := g.chat(key); a.status != http.StatusOK || a.text != script.Text() {
+			t.Errorf("draining %t: %d %s", draining, a.status, a.body)
+		}
+	}
+}
+
 // A stop refuses what is new, lets a stream in flight end, and tells the cluster.
 func TestDrain(t *testing.T) {
 	t.Parallel()
