@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sourcegraph/conc"
+
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/control/tuner"
 )
@@ -45,5 +47,57 @@ func TestMeasures(t *testing.T) {
 	}
 	if _, err := jobs[0].Input.System(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A table in the state is taken up by replicas whose requests run, and so is the next one.
+func TestTableIsTakenUp(t *testing.T) {
+	w := newTown(t)
+	w.worker("w1", "tiny-s")
+	other := w.worker("w2", "tiny-l")
+	w.awaitReady(2)
+	g := w.gate()
+	table := func(large int) {
+		b := make([][]int, 16)
+		for i := range b {
+			b[i] = []int{1, min(large, i+1)}
+		}
+		w.must(cluster.KindPutTable, cluster.Table{Deployment: "tiny", B: b, Solved: time.Now()})
+	}
+	threshold := func() float64 {
+		families, err := other.registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() == "trctl_batch_threshold" {
+				return f.GetMetric()[0].GetGauge().GetValue()
+			}
+		}
+		return 0
+	}
+	stop := make(chan struct{})
+	var asking conc.WaitGroup
+	asking.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				g.all(questions(8, 150, "tiny"), 8, nil)
+			}
+		}
+	})
+	defer asking.Wait()
+	defer close(stop)
+	for _, large := range []int{3, 2, 4} {
+		table(large)
+		for deadline := time.After(patience); threshold() != float64(large); {
+			select {
+			case <-time.After(5 * time.Millisecond):
+			case <-deadline:
+				t.Fatalf("the threshold is %g, the table says %d", threshold(), large)
+			}
+		}
 	}
 }
