@@ -36,16 +36,14 @@ type benchStepCmd struct {
 	Rounds  int       `default:"25" help:"Steps measured for each line, at least 5 (${default})."`
 	Chunk   int       `default:"2048" help:"Tokens of a step at most (${default})."`
 
-	Temperature  float32  `help:"Sampling temperature (0: greedy)."`
-	TopP         float32  `name:"top-p" help:"Nucleus, with a temperature (off)."`
-	Ahead        bool     `help:"Launch each decode step before the results of the one before are known."`
-	Reproducible bool     `help:"Results that do not depend on the batch, to the last bit."`
-	Eager        bool     `help:"Launch each kernel on its own, without CUDA graphs."`
-	NoOverlap    bool     `name:"no-overlap" help:"Start no kernel before the one before it has ended."`
-	Products     string   `enum:"auto,library,own,band,slim" default:"auto" help:"Matrix products: ${enum}."`
-	Order        []string `enum:"plain,attn-last,norm-late,band-alone" placeholder:"CHOICE" help:"When kernels begin, for comparisons: ${enum}."`
-	AttnBlocks   int      `placeholder:"N" help:"Blocks of attention on a multiprocessor, for comparisons (4)."`
-	Phases       bool     `negatable:"" default:"true" help:"Time the parts of a step."`
+	Temperature  float32 `help:"Sampling temperature (0: greedy)."`
+	TopP         float32 `name:"top-p" help:"Nucleus, with a temperature (off)."`
+	Ahead        bool    `help:"Launch each decode step before the results of the one before are known."`
+	Reproducible bool    `help:"Results that do not depend on the batch, to the last bit."`
+	Eager        bool    `help:"Launch each kernel on its own, without CUDA graphs."`
+	NoOverlap    bool    `name:"no-overlap" help:"Start no kernel before the one before it has ended."`
+	Products     string  `enum:"auto,library,own,band,slim" default:"auto" help:"Matrix products: ${enum}."`
+	Phases       bool    `negatable:"" default:"true" help:"Time the parts of a step."`
 
 	CuBLASLt string `name:"cublaslt" env:"TRCTL_CUBLASLT" placeholder:"FILE" help:"cuBLASLt library to use instead of searching."`
 	Output   string `short:"o" enum:"text,json" default:"text" help:"Output format: ${enum}."`
@@ -115,10 +113,6 @@ func (c *benchStepCmd) mode() string {
 		if on {
 			out = append(out, name)
 		}
-	}
-	out = append(out, c.Order...)
-	if c.AttnBlocks > 0 {
-		out = append(out, fmt.Sprint("attention blocks ", c.AttnBlocks))
 	}
 	slices.Sort(out[1:])
 	return strings.Join(out, ", ")
@@ -245,16 +239,9 @@ func (c *benchStepCmd) onGPU(ctx context.Context, m *stepModel, rows, tokens, po
 		"library": cudaexec.ProductsLibrary, "own": cudaexec.ProductsOwn, "band": cudaexec.ProductsBand,
 		"slim": cudaexec.ProductsSlim,
 	}
-	orders := map[string]cudaexec.Order{
-		"plain": cudaexec.OrderPlain, "attn-last": cudaexec.OrderAttnLast, "norm-late": cudaexec.OrderNormLate, "band-alone": cudaexec.OrderBandAlone,
-	}
-	var order cudaexec.Order
-	for _, name := range c.Order {
-		order |= orders[name]
-	}
 	e, err := cudaexec.New(ctx, cudaexec.Config{
 		Vocab: m.vocab, MaxSlots: rows, MaxTokens: tokens, MaxContext: positions, Depth: depth, Reproducible: c.Reproducible,
-		Eager: c.Eager, NoOverlap: c.NoOverlap, Products: products[c.Products], Order: order, AttnBlocks: c.AttnBlocks,
+		Eager: c.Eager, NoOverlap: c.NoOverlap, Products: products[c.Products],
 	}, device, source)
 	if err != nil {
 		return nil, nil, errors.Join(err, device.Close())

@@ -3,6 +3,7 @@ package kernels_test
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/tokenrouter/tokenrouter/api/sampling"
@@ -177,27 +178,27 @@ func TestSample(t *testing.T) {
 	}
 }
 
-func TestScoreAndPublish(t *testing.T) {
+func TestPublish(t *testing.T) {
 	r := newRig(t, tiny)
 	const n = 5
 	c, v, ld := tiny.Hidden, tiny.Vocab, tiny.Vocab+headPad
 	samples := []kernels.Sample{
-		{Want: kernels.WantScore}, {Want: kernels.WantHidden, Top: 3}, {}, {Want: kernels.WantLogits, Top: 128}, {Want: kernels.WantScore | kernels.WantHidden},
+		{Want: kernels.WantScore | kernels.WantNoTop, Top: 100}, {Want: kernels.WantHidden, Top: 3}, {}, {Want: kernels.WantLogits, Top: 128},
+		{Want: kernels.WantScore | kernels.WantHidden, Top: 7},
 	}
-	hidden, weight, logits := cudatest.Normals(1, n*c), cudatest.Normals(2, c), cudatest.Normals(3, n*ld)
+	hidden, logits := cudatest.Normals(1, n*c), cudatest.Normals(3, n*ld)
 	stats := make([]kernels.Stat, n)
+	for i := range stats {
+		stats[i].Token = int32(10 + i)
+	}
 	top := make([]kernels.TopEntry, n*kernels.MaxTop)
 	for i := range top {
 		top[i] = kernels.TopEntry{ID: int32(i), Logit: float32(-i)}
 	}
 	h := r.head(kernels.StepHead{Step: 1 << 40, Samples: n})
-	score := kernels.ScoreParams{
-		Head: h, Samples: cudatest.Put(t, r.Device, samples), Hidden: cudatest.Put(t, r.Device, hidden), Weight: cudatest.Put(t, r.Device, weight),
-		Stats: cudatest.Put(t, r.Device, stats), Bias: 0.25, Sigmoid: 1,
-	}
-	r.ok(r.set.Score(r.Stream, &score, n))
 	p := kernels.PublishParams{
-		Head: h, Samples: score.Samples, Stats: score.Stats, Top: cudatest.Put(t, r.Device, top), Hidden: score.Hidden,
+		Head: h, Samples: cudatest.Put(t, r.Device, samples), Stats: cudatest.Put(t, r.Device, stats), Top: cudatest.Put(t, r.Device, top),
+		Hidden: cudatest.Put(t, r.Device, hidden),
 		Logits: cudatest.Put(t, r.Device, logits), OutStats: cudatest.Make[kernels.Stat](t, r.Device, n),
 		OutTop: cudatest.Make[kernels.TopEntry](t, r.Device, n*kernels.MaxTop), OutHidden: cudatest.Make[float32](t, r.Device, n*c),
 		OutLogits: cudatest.Make[float32](t, r.Device, n*v), OutStep: cudatest.Make[uint64](t, r.Device, 1),
@@ -215,18 +216,22 @@ func TestScoreAndPublish(t *testing.T) {
 	outHidden := cudatest.Get[float32](t, r.Device, p.OutHidden, n*c)
 	outLogits := cudatest.Get[float32](t, r.Device, p.OutLogits, n*v)
 	for i, q := range samples {
-		dot := 0.25
-		for j := range c {
-			dot += float64(hidden[i*c+j]) * float64(weight[j])
+		if outStats[i] != stats[i] {
+			t.Errorf("sample %d: %+v, want %+v", i, outStats[i], stats[i])
 		}
-		if q.Want&kernels.WantScore == 0 {
-			dot = math.Inf(-1)
+		sent := int(q.Top)
+		if q.Want&kernels.WantNoTop != 0 {
+			sent = 0
 		}
-		if want := 1 / (1 + math.Exp(-dot)); math.Abs(float64(outStats[i].Score)-want) > 1e-5 {
-			t.Errorf("sample %d: score %v, want %v", i, outStats[i].Score, want)
+		first := i * kernels.MaxTop
+		if !slices.Equal(outTop[first:first+sent], top[first:first+sent]) {
+			t.Errorf("sample %d: top list %v", i, outTop[first:first+sent])
 		}
-		if got := outTop[i*kernels.MaxTop : i*kernels.MaxTop+int(q.Top)]; len(got) > 0 && got[len(got)-1] != top[i*kernels.MaxTop+int(q.Top)-1] {
-			t.Errorf("sample %d: top list %v", i, got)
+		for _, e := range outTop[first+sent : first+kernels.MaxTop] {
+			if !math.IsNaN(float64(e.Logit)) {
+				t.Errorf("sample %d: %+v beyond the %d entries asked for", i, e, sent)
+				break
+			}
 		}
 		if has := !math.IsNaN(float64(outHidden[i*c+c-1])); has != (q.Want&kernels.WantHidden != 0) || has && outHidden[i*c+1] != hidden[i*c+1] {
 			t.Errorf("sample %d: hidden %v", i, outHidden[i*c+1])

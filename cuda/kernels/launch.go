@@ -74,11 +74,6 @@ func (s *Set) Sample(st *driver.Stream, p *SampleParams, samples int) error {
 	return run(s, st, s.sample, samples, 1, 512, p)
 }
 
-// Score runs a linear router head.
-func (s *Set) Score(st *driver.Stream, p *ScoreParams, samples int) error {
-	return run(s, st, s.score, ceilDiv(samples, 4), 1, 128, p)
-}
-
 // Publish sends the results to the host. It runs for a step without samples too.
 func (s *Set) Publish(st *driver.Stream, p *PublishParams, samples int) error {
 	return run(s, st, s.publish, max(samples, 1), 1, 256, p)
@@ -155,14 +150,6 @@ func (s *Set) skinny(st *driver.Stream, p *MatmulParams, tokens int, form SlimFo
 	return run(s, st, s.slim[gate][form][width], ceilDiv(int(p.N), 16*shape.rows), ceilDiv(tokens, 8<<width), 32*shape.warps, p)
 }
 
-// bandBytes is the shared memory of a block of band.
-func (s *Set) bandBytes() int {
-	if s.BandAlone {
-		return bandAlone
-	}
-	return bandShared
-}
-
 // BandFits reports whether Band takes a matrix here: a K of several slices needs few tiles a block.
 func (s *Set) BandFits(n, k int) bool {
 	return s.banded && (ceilDiv(k, 512) <= bandRuns || ceilDiv(ceilDiv(n, 16), s.multiprocessors) <= bandTiles)
@@ -185,7 +172,7 @@ func (s *Set) stripe(st *driver.Stream, p *MatmulParams, tokens, gate int) error
 	if tokens > MaxBand || !s.BandFits(int(p.N), int(p.K)) {
 		return fmt.Errorf("band: %w: %d tokens, N %d, K %d", ErrDims, tokens, p.N, p.K)
 	}
-	return runShared(s, st, s.band[gate], min(ceilDiv(int(p.N), 16), s.multiprocessors), min(tokens, 1), 256, s.bandBytes(), p)
+	return runShared(s, st, s.band[gate], min(ceilDiv(int(p.N), 16), s.multiprocessors), min(tokens, 1), 256, bandShared, p)
 }
 
 // Tile multiplies many tokens on tensor cores. Its bits are those of Slim in a form.

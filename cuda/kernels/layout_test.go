@@ -19,7 +19,7 @@ var shared = map[string]any{
 	"Stat": Stat{}, "TopEntry": TopEntry{}, "PrepParams": PrepParams{}, "EmbedParams": EmbedParams{},
 	"RmsnormParams": RmsnormParams{}, "QkvpostParams": QkvpostParams{}, "HeadsParams": HeadsParams{}, "AttnParams": AttnParams{},
 	"LogitPart": LogitPart{}, "LogitpartParams": LogitpartParams{}, "MatmulParams": MatmulParams{}, "SilumulParams": SilumulParams{},
-	"LogitstatsParams": LogitstatsParams{}, "SampleParams": SampleParams{}, "ScoreParams": ScoreParams{},
+	"LogitstatsParams": LogitstatsParams{}, "SampleParams": SampleParams{},
 	"PublishParams": PublishParams{}, "HashfillParams": HashfillParams{}, "ConvertParams": ConvertParams{},
 }
 

@@ -64,11 +64,12 @@ const (
 	SourceLast  = 1
 )
 
-// Bits of Sample.Want.
+// Bits of Sample.Want. With WantNoTop the top list is for the score alone and stays on the device.
 const (
 	WantScore  = 1
 	WantHidden = 2
 	WantLogits = 4
+	WantNoTop  = 8
 )
 
 // MaxTop bounds Sample.Top.
@@ -124,7 +125,7 @@ type AttnParams struct {
 	MaxPages                                                  int32
 	Scale                                                     float32
 	Heads                                                     HeadsParams
-	Last, Plain                                               int32
+	Last, Padding                                             int32
 }
 
 // MatmulParams mirrors struct MatmulParams.
@@ -167,13 +168,6 @@ type AdjustParams struct {
 type SampleParams struct {
 	Head, Samples, Logits, Stats, Last driver.Ptr
 	Ld, First                          int32
-}
-
-// ScoreParams mirrors struct ScoreParams.
-type ScoreParams struct {
-	Head, Samples, Hidden, Weight, Stats driver.Ptr
-	Bias                                 float32
-	Sigmoid, First, Padding              int32
 }
 
 // PublishParams mirrors struct PublishParams.

@@ -19,7 +19,7 @@ type Set struct {
 	Dims    Dims
 	modules []*driver.Module
 
-	adjust, convert, embed, hashfill, part, stats, prep, publish, qkvpost, rmsnorm, sample, score, silumul *driver.Function
+	adjust, convert, embed, hashfill, part, stats, prep, publish, qkvpost, rmsnorm, sample, silumul *driver.Function
 
 	attn     [AttnForms]*driver.Function
 	gemv     [len(gemvWidths)]*driver.Function
@@ -31,8 +31,6 @@ type Set struct {
 	// multiprocessors is the device's, and banded says that its shared memory is large enough for band.
 	multiprocessors int
 	banded          bool
-	// BandAlone keeps two blocks of band from sharing a multiprocessor, for comparisons.
-	BandAlone bool
 	// overlapped launches with the attribute of programmatic dependent launch.
 	overlapped bool
 }
@@ -99,7 +97,7 @@ func (s *Set) allow(d driver.Device) error {
 		if shared < bandShared {
 			break
 		}
-		if err := f.SetMaxSharedBytes(min(bandAlone, shared)); err != nil {
+		if err := f.SetMaxSharedBytes(bandShared); err != nil {
 			return err
 		}
 		s.banded = true
@@ -111,7 +109,7 @@ func (s *Set) allow(d driver.Device) error {
 // places lists where the functions go, in the order of Variants.
 func (s *Set) places() []**driver.Function {
 	out := []**driver.Function{
-		&s.attn[AttnNarrow], &s.attn[AttnWide], &s.embed, &s.part, &s.stats, &s.qkvpost, &s.rmsnorm, &s.sample, &s.score, &s.silumul,
+		&s.attn[AttnNarrow], &s.attn[AttnWide], &s.embed, &s.part, &s.stats, &s.qkvpost, &s.rmsnorm, &s.sample, &s.silumul,
 		&s.adjust, &s.convert, &s.hashfill, &s.prep, &s.publish,
 	}
 	for i := range s.gemv {

@@ -107,18 +107,14 @@ func gemvVariant(width, gate int) Variant {
 	return Variant{"gemv", defines("GEMV_T", width, "GEMV_R", gemvRows, "GEMV_U", 4, "GEMV_ACT", gate), 128}
 }
 
-// MaxBand is the most tokens of band, BandSlice the K up to which its blocks read them once.
-const (
-	MaxBand   = 8
-	BandSlice = 512 * bandRuns
-)
+// MaxBand is the most tokens of band.
+const MaxBand = 8
 
 // Constants of band.cu: the runs of a slice, tiles that a block keeps between slices, and the bytes of struct Shared.
 const (
 	bandRuns   = 10
 	bandTiles  = 4
 	bandShared = 5*4*256*16 + 2*8*8*20*4 + bandTiles*256*16
-	bandAlone  = 120 << 10 // more than half of a multiprocessor's
 )
 
 func bandVariant(gate int) Variant { return Variant{"band", defines("BAND_ACT", gate), 128} }
@@ -145,7 +141,7 @@ func Variants(d Dims) []Variant {
 	dims := d.defines()
 	vs := []Variant{
 		attnVariant(dims, AttnNarrow), attnVariant(dims, AttnWide), {"embed", dims, 64}, {"logitpart", dims, 96}, {"logitstats", dims, 64},
-		{"qkvpost", dims, 64}, {"rmsnorm", dims, 128}, {"sample", dims, 128}, {"score", dims, 64}, {"silumul", dims, 64},
+		{"qkvpost", dims, 64}, {"rmsnorm", dims, 128}, {"sample", dims, 128}, {"silumul", dims, 64},
 	}
 	return append(vs, anyModel()...)
 }

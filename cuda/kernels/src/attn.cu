@@ -401,9 +401,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, ROWS == 16 ? 4 : 2) attn(c
 	SHARED_STRUCT(Shared, s);
 	const int h = blockIdx.y;
 	const bf16 *keys = p.cache + (size_t)h * P * D, *values = keys + (size_t)HK * P * D;
-#if ATTN_FRESH
-	if (p.plain) await_previous();
-#else
+#if !ATTN_FRESH
 	await_previous();
 	if (!p.last) start_next();
 #endif

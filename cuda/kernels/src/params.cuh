@@ -84,10 +84,10 @@ struct Adjust {
 };
 
 constexpr u32 ADJUST_SEEN = 1, ADJUST_BANNED = 2;
-constexpr u32 WANT_SCORE = 1, WANT_HIDDEN = 2, WANT_LOGITS = 4;
+constexpr u32 WANT_SCORE = 1, WANT_HIDDEN = 2, WANT_LOGITS = 4, WANT_NO_TOP = 8;
 constexpr int MAX_TOP = 128;
 
-// Stat is what logitstats finds about one row of raw logits, and what sample and score add to it.
+// Stat is what logitstats finds about one row of raw logits, and what sample and routerend add to it.
 struct Stat {
 	float max, lse, entropy, margin;
 	int argmax;
@@ -175,8 +175,7 @@ struct AttnParams {
 	int max_pages;
 	float scale;         // of the scores, times log2 e
 	HeadsParams heads;   // of a kernel that makes queries, keys and values itself; it appends to cache
-	int last;            // 1: the next kernel begins when blocks end
-	int plain;           // 1: the product before was not launched late, so nothing is read before the wait
+	int last, pad;       // 1: the next kernel begins when blocks end
 };
 static_assert(sizeof(AttnParams) == 136, "AttnParams");
 
@@ -252,18 +251,6 @@ struct SampleParams {
 	int first; // row 0 of logits is sample first
 };
 static_assert(sizeof(SampleParams) == 48, "SampleParams");
-
-struct ScoreParams {
-	const StepHead *head;
-	const Sample *samples;
-	const float *hidden; // [S][C]
-	const float *weight; // [C]
-	Stat *stats;
-	float bias;
-	int sigmoid;
-	int first, pad;    // row 0 of hidden is sample first
-};
-static_assert(sizeof(ScoreParams) == 56, "ScoreParams");
 
 struct PublishParams {
 	const StepHead *head;

@@ -16,7 +16,8 @@ extern "C" __global__ void __launch_bounds__(256) publish(const __grid_constant_
 		const Sample q = p.samples[s];
 		const u64 ring = p.ring_bytes * p.head->ring;
 		if (threadIdx.x == 0) *entry(p.out_stats + s, ring) = p.stats[s];
-		for (int i = threadIdx.x; i < q.top; i += 256)
+		const int top = q.want & WANT_NO_TOP ? 0 : q.top;
+		for (int i = threadIdx.x; i < top; i += 256)
 			*entry(p.out_top + (size_t)s * MAX_TOP + i, ring) = p.top[(size_t)s * MAX_TOP + i];
 		if (q.want & WANT_HIDDEN)
 			for (int i = threadIdx.x; i < p.c; i += 256)

@@ -270,6 +270,9 @@ func (e *Executor) addSample(f *flight, i int32, token int, position int32, last
 	var want uint32
 	if r.Want&step.FScore != 0 {
 		want |= kernels.WantScore | uint32(r.Net)<<kernels.WantNet
+		if top == 0 {
+			want |= kernels.WantNoTop
+		}
 		listed = max(listed, int32(e.cfg.Nets[r.Net].Top()))
 		f.scored = true
 	}

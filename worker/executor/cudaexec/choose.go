@@ -27,8 +27,6 @@ func (e *Executor) product(tokens, n, k int) product {
 	switch {
 	case tokens <= 2 && !own:
 		return useGemv
-	case tokens <= kernels.MaxBand && k > kernels.BandSlice && slimForm(n, k) == kernels.SlimWide && !own && c.Products == ProductsAuto:
-		return useSlim // band would read the tokens in several slices, and has few tiles for each block
 	case tokens <= slimTokens(n, k) || !(library && !own) && tokens <= 2*kernels.MaxSlim:
 		return useSlim
 	case library && !own:
@@ -37,8 +35,8 @@ func (e *Executor) product(tokens, n, k int) product {
 	return useTile
 }
 
-// banded says whether band is the product's kernel: for up to 8 tokens where matrices or blocks are such that it beats the
-// others, and where results must be reproducible for matrices whose other kernels give band's bits.
+// banded says whether band is the product's kernel: from 3 to 8 tokens, for one and two in small matrices (gemv takes longer
+// to begin, and then reads as fast), and where results must be reproducible for matrices whose other kernels give band's bits.
 func (e *Executor) banded(tokens, n, k int) bool {
 	if tokens > kernels.MaxBand || !e.launch.BandFits(n, k) {
 		return false
@@ -48,18 +46,25 @@ func (e *Executor) banded(tokens, n, k int) bool {
 	}
 	switch e.cfg.Products {
 	case ProductsAuto:
-		if tokens <= 2 { // gemv takes longer to begin, and then reads as fast
-			return n*k <= smallMatrix/4
-		}
-		return slimForm(n, k) == kernels.SlimDeep || k <= kernels.BandSlice
+		return tokens > 2 || n*k <= shortMatrix
 	case ProductsBand:
 		return true
 	}
 	return false
 }
 
-// smallMatrix is the elements of a matrix in which launches count more than bytes: 64 MiB, about 15 µs.
-const smallMatrix = 32 << 20
+// Elements of matrices, by the time that an H200 takes to read them. In a small one launches count more than bytes: 64 MiB,
+// about 15 µs. A short one is read about as fast as kernels begin and end: 16 MiB, about 4 µs.
+const (
+	smallMatrix = 32 << 20
+	shortMatrix = 8 << 20
+)
+
+// inOrder says that a product next to a norm or to attention begins no sooner than these let it: the product after a norm when
+// the product before the norm has ended, the one after attention as attention's blocks end. A product that begins early
+// fills its share of an SM with weights and then holds it while it waits, which slows down what it waits for. That pays
+// in short matrices alone, where the beginning is much of the whole. The layer's largest matrix decides, gate over up.
+func (e *Executor) inOrder() bool { return 2*e.model.FFN*e.model.Hidden > shortMatrix }
 
 // slimTokens is the largest number of tokens for which slim beats the library, measured on an H200: in small matrices up
 // to 16, where the library's launches count; in large ones never, since above gemv's two tokens the library reads the
@@ -72,10 +77,10 @@ func slimTokens(n, k int) int {
 }
 
 // slimForm is the form of slim for a matrix [n, k]: blocks of more rows where there are enough of them to fill the
-// device twice, or about once with so long rows that a block has much to do.
-func slimForm(n, k int) kernels.SlimForm {
+// device twice.
+func slimForm(n, _ int) kernels.SlimForm {
 	const multiprocessors = 132
-	if n/32 >= 2*multiprocessors || k > kernels.BandSlice && n/32 >= multiprocessors*9/10 {
+	if n/32 >= 2*multiprocessors {
 		return kernels.SlimWide
 	}
 	return kernels.SlimDeep

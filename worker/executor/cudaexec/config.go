@@ -38,10 +38,6 @@ type Config struct {
 	Eager, NoOverlap bool
 	// Products says what multiplies matrices, for comparisons.
 	Products Products
-	// Order changes when kernels let the next one begin, and AttnBlocks the blocks of the narrow attention on a multiprocessor
-	// [4], both for comparisons: results are the same to the last bit.
-	Order      Order
-	AttnBlocks int
 	// Reproducible trades speed for results that do not depend on the batch to the last bit.
 	Reproducible bool
 	// Priority is the stream's: smaller is more urgent [0].
@@ -72,20 +68,6 @@ const (
 	// ProductsBand is ProductsAuto with band for one and two tokens too, ProductsSlim without band.
 	ProductsBand
 	ProductsSlim
-)
-
-// Order is a set of choices about when a kernel lets the next one begin.
-type Order int
-
-const (
-	// OrderPlain lets attention begin with the other kernels: it then fetches nothing before its wait that needs the step.
-	OrderPlain Order = 1 << iota
-	// OrderAttnLast begins the product after attention as attention's blocks end.
-	OrderAttnLast
-	// OrderNormLate begins the product after a norm when the product before the norm has ended.
-	OrderNormLate
-	// OrderBandAlone keeps two blocks of band from sharing a multiprocessor.
-	OrderBandAlone
 )
 
 // ErrConfig says that a Config cannot work with its model.

@@ -228,9 +228,7 @@ func overlapped(set *kernels.Set, d *Device, cfg *Config) (*kernels.Set, error) 
 	if err != nil || major < 9 || cfg.NoOverlap {
 		return set, err
 	}
-	o := set.Overlapped()
-	o.BandAlone = cfg.Order&OrderBandAlone != 0
-	return o, nil
+	return set.Overlapped(), nil
 }
 
 // loadWeights fills everything that stays the same between steps.

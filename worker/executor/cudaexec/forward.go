@@ -159,7 +159,7 @@ func (q *queue) norm(name string, layer int, weight tensor.View, add bool) {
 	e := q.e
 	p := kernels.RmsnormParams{
 		Count: e.head() + kernels.HeadTokens, X: ptr(e.b.x), Weight: ptr(weight), Out: ptr(e.b.h), Eps: float32(e.model.NormEps),
-		Late: flag(e.cfg.Order&OrderNormLate != 0),
+		Late: flag(e.inOrder()),
 	}
 	if add {
 		p.Delta = ptr(e.b.delta)
@@ -170,7 +170,7 @@ func (q *queue) norm(name string, layer int, weight tensor.View, add bool) {
 func (q *queue) attention(i int, l *layout) {
 	e, w := q.e, &q.e.w.layers[i]
 	q.norm("input norm", i, w.inputNorm, i > 0)
-	q.late = q.form == kernels.AttnNarrow && e.cfg.Order&OrderPlain == 0
+	q.late = q.form == kernels.AttnNarrow
 	q.matmul("qkv product", i, e.b.qkv, e.b.h, w.qkv, q.tokens)
 	q.late = false
 	if q.has(partAttention) {
@@ -194,8 +194,7 @@ func (q *queue) attend(i int, l *layout) {
 	q.op("attn", i, e.launch.Attn(e.stream, &kernels.AttnParams{
 		Head: e.head(), Items: e.at(l.items), Q: ptr(e.b.q), Cache: cache, Table: ptr(e.b.table), Out: ptr(e.b.attn),
 		PartO: ptr(e.b.partO), PartML: ptr(e.b.partML), Arrived: ptr(e.b.joined),
-		MaxPages: int32(e.b.table.Shape.Dim(1)), Scale: kernels.AttnScale(e.model.HeadDim), Heads: heads, Last: flag(e.cfg.Order&OrderAttnLast != 0),
-		Plain: flag(e.cfg.Order&OrderPlain != 0),
+		MaxPages: int32(e.b.table.Shape.Dim(1)), Scale: kernels.AttnScale(e.model.HeadDim), Heads: heads, Last: flag(e.inOrder()),
 	}, q.form, q.items))
 }
 

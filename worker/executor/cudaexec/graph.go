@@ -69,11 +69,7 @@ func (g *graphs) close() error {
 // attentionBlocks is the number of blocks of attention for each key head, for which steps are planned and which graphs have:
 // as many as run at once.
 func (e *Executor) attentionBlocks(form kernels.AttnForm) int {
-	slots := e.set.Dims.AttnSlots(form)
-	if n := e.cfg.AttnBlocks; n > 0 && form == kernels.AttnNarrow {
-		slots = max(slots*n/4, 1)
-	}
-	return min(slots, e.desc.layout.maxItems)
+	return min(e.set.Dims.AttnSlots(form), e.desc.layout.maxItems)
 }
 
 // capture records all graphs and moves them to the device, largest first, so that memory that one leaves serves the next.
