@@ -24,7 +24,6 @@ type crewed struct {
 	drains  map[string]bool
 	groups  []Routing
 	changed chan struct{}
-	asker   *Engine
 }
 
 // newCrewed starts engines with replicas of models, given as ENGINE:REPLICA:MODEL.

@@ -157,8 +157,10 @@ func writeThresholds(w io.Writer, s *engine.GroupStatus) error {
 	if s.Difference != nil {
 		fmt.Fprintf(t, "difference\t%+.1f %%\n", 100**s.Difference)
 	}
+	routed := make([]uint64, len(s.Models)) // the server has none before its first look
+	copy(routed, s.Routed)
 	for i, m := range s.Models {
-		fmt.Fprintf(t, "%s\t%d routed steps", m, s.Routed[i])
+		fmt.Fprintf(t, "%s\t%d routed steps", m, routed[i])
 		if in := s.Inputs; in != nil {
 			for k, to := range s.Models {
 				fmt.Fprintf(t, ", %.1f %% to %s", 100*in.P[i][k], to)

@@ -223,6 +223,7 @@ func (w *town) claimCall(name string, by *tls.Config, addr, url string, ignored 
 	if err != nil {
 		w.t.Fatalf("%s: %v", name, err)
 	}
+	//lint:ignore SA1019 net/http dials by itself; this connection is there already.
 	h2, err := new(http2.Transport).NewClientConn(conn)
 	if err != nil {
 		w.t.Fatal(err)
