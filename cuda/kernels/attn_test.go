@@ -241,7 +241,10 @@ func TestAttention(t *testing.T) {
 			{{128, 1}, {122, 9}, {d.PageSize - 1, 2}, {d.PageSize, 1}},
 		}
 		if !r.Simulated {
-			shapes = append(shapes, []attnRow{{0, 700}, {4095, 1}, {1000, 40}, {3, 1}, {2040, 20}}, []attnRow{{9000, 3}}, []attnRow{{0, 6000}})
+			shapes = append(shapes, []attnRow{{0, 700}, {4095, 1}, {1000, 40}, {3, 1}, {2040, 20}}, []attnRow{{9000, 3}})
+			if d == tiny { // the reference takes minutes for more heads
+				shapes = append(shapes, []attnRow{{0, 6000}})
+			}
 		} else if d == tiny {
 			shapes = append(shapes, []attnRow{{520, 6}, {2046, 5}})
 		}
