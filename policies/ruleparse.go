@@ -15,6 +15,8 @@ import (
 	"github.com/expr-lang/expr/file"
 	"github.com/expr-lang/expr/parser"
 	"github.com/expr-lang/expr/vm"
+
+	"github.com/tokenrouter/tokenrouter/internal/near"
 )
 
 // Bounds of a rule.
@@ -248,8 +250,8 @@ func (w *ruleWalk) feature(n *ast.IdentifierNode) error {
 	}
 	if !slices.Contains(names, n.Value) {
 		hint := ""
-		if near := nearest(n.Value, names); near != "" {
-			hint = fmt.Sprintf("; did you mean %q?", near)
+		if meant := near.Word(n.Value, names); meant != "" {
+			hint = fmt.Sprintf("; did you mean %q?", meant)
 		}
 		return w.fail(n.Location().From, "the feature %q is not known%s Features: %s", n.Value, cmp.Or(hint, "."), strings.Join(names, ", "))
 	}
@@ -267,39 +269,4 @@ func (w *ruleWalk) model(n *ast.StringNode) error {
 		return w.fail(n.Location().From, "%q is no model of the deployment; its models: %s", n.Value, strings.Join(w.scope.names, ", "))
 	}
 	return nil
-}
-
-// nearest is the known word with the fewest edits from word, or "" when none is near.
-func nearest(word string, known []string) string {
-	if len(word) > 64 {
-		return ""
-	}
-	best, fewest := "", max(2, len(word)/3)+1
-	for _, k := range known {
-		if e := edits(strings.ToLower(word), k); e < fewest {
-			best, fewest = k, e
-		}
-	}
-	return best
-}
-
-// edits is the Levenshtein distance of a and b in bytes.
-func edits(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/internal/cluster/link"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/listing"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/operator"
+	"github.com/tokenrouter/tokenrouter/internal/near"
 	"github.com/tokenrouter/tokenrouter/internal/node"
 	"github.com/tokenrouter/tokenrouter/policies"
 )
@@ -260,8 +261,8 @@ func checkPolicy(policy *node.Policy, served []string) error {
 	if err == nil {
 		err = policy.Settings().Check(policy.Name)
 	}
-	if near := nearest(policy.Name, policies.Names()); errors.Is(err, policies.ErrUnknown) && near != "" {
-		err = fmt.Errorf("%w; did you mean %q?", err, near)
+	if meant := near.Word(policy.Name, policies.Names()); errors.Is(err, policies.ErrUnknown) && meant != "" {
+		err = fmt.Errorf("%w; did you mean %q?", err, meant)
 	}
 	return err
 }

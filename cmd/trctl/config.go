@@ -16,6 +16,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/tokenrouter/tokenrouter/engine"
+	"github.com/tokenrouter/tokenrouter/internal/near"
 	"github.com/tokenrouter/tokenrouter/internal/node"
 	"github.com/tokenrouter/tokenrouter/models"
 	"github.com/tokenrouter/tokenrouter/worker/schedule"
@@ -317,14 +318,14 @@ func suggest(err error, file reflect.Type, example string) error {
 			places = append(places, path)
 		}
 	}
-	near := nearest(key, keys)
+	meant := near.Word(key, keys)
 	switch {
 	case places != nil:
 		return fmt.Errorf("%w\nIts place is %s", err, strings.Join(places, " or "))
-	case near == "":
+	case meant == "":
 		return fmt.Errorf("%w\n(the keys are described in %s)", err, example)
 	}
-	return fmt.Errorf("%w\nDid you mean %q?", err, near)
+	return fmt.Errorf("%w\nDid you mean %q?", err, meant)
 }
 
 // configPaths collects the paths of the YAML keys of t and of the structs in
@@ -345,41 +346,4 @@ func configPaths(t reflect.Type, prefix string, paths []string) []string {
 		paths = configPaths(f.Type, path+".", paths)
 	}
 	return paths
-}
-
-// nearest is the known word with the fewest edits from word, or "" when none
-// is near.
-func nearest(word string, known []string) string {
-	const longest = 64
-	if len(word) > longest {
-		return ""
-	}
-	best, bestEdits := "", max(2, len(word)/3)+1
-	for _, k := range known {
-		if e := edits(strings.ToLower(word), k); e < bestEdits {
-			best, bestEdits = k, e
-		}
-	}
-	return best
-}
-
-// edits is the Levenshtein distance of a and b in bytes.
-func edits(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

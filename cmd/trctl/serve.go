@@ -17,6 +17,7 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/engine"
 	"github.com/tokenrouter/tokenrouter/internal/buildinfo"
+	"github.com/tokenrouter/tokenrouter/internal/near"
 	"github.com/tokenrouter/tokenrouter/internal/node"
 	"github.com/tokenrouter/tokenrouter/models"
 	"github.com/tokenrouter/tokenrouter/models/catalogue"
@@ -277,8 +278,8 @@ func modelNamed(item string) (node.Model, error) {
 		return m, usagef("--models: %q is not a directory", item)
 	}
 	hint := ""
-	if near := nearest(item, slices.Concat(models.Names(), all.Names())); near != "" {
-		hint = fmt.Sprintf("; did you mean %q?", near)
+	if meant := near.Word(item, slices.Concat(models.Names(), all.Names())); meant != "" {
+		hint = fmt.Sprintf("; did you mean %q?", meant)
 	}
 	return m, usagef("--models: %q is neither an embedded model (%s), nor a directory, nor in the catalogue (%s)%s", item,
 		strings.Join(models.Names(), ", "), strings.Join(all.Names(), ", "), hint)

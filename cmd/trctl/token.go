@@ -9,6 +9,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/listing"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/operator"
+	"github.com/tokenrouter/tokenrouter/internal/near"
 )
 
 type tokenCmd struct {
@@ -35,8 +36,8 @@ func (t *tokenCreateCmd) Run(ctx context.Context, p process) error {
 			names = append(names, string(r))
 		}
 		hint := ""
-		if near := nearest(t.Role, names); near != "" {
-			hint = fmt.Sprintf("; did you mean %q?", near)
+		if meant := near.Word(t.Role, names); meant != "" {
+			hint = fmt.Sprintf("; did you mean %q?", meant)
 		}
 		return usagef("--role: %q is not one of %s%s", t.Role, strings.Join(names, ", "), hint)
 	}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/tokenrouter/tokenrouter/internal/near"
 )
 
 // replica is an entry with what this gateway knows of it.
@@ -187,7 +189,7 @@ func (t *Table) Near(name string) []string {
 	}
 	var guesses []guess
 	for _, d := range t.list {
-		if n := distance(name, d.Name); n <= max(2, len(d.Name)/3) {
+		if n := near.Edits(name, d.Name); n <= near.Allowed(d.Name) {
 			guesses = append(guesses, guess{d.Name, n})
 		}
 	}
@@ -197,30 +199,4 @@ func (t *Table) Near(name string) []string {
 		out = append(out, g.name)
 	}
 	return out
-}
-
-// maxCompared bounds the names that distance looks at, in bytes.
-const maxCompared = 64
-
-// distance is the number of insertions, deletions and changes of a byte that
-// turn a into b, both cut to maxCompared.
-func distance(a, b string) int {
-	a, b = a[:min(len(a), maxCompared)], b[:min(len(b), maxCompared)]
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -27,8 +27,9 @@ func importRules() []importRule {
 	return []importRule{
 		{"", all, all},
 		{"api", nil, nil},
-		{"policies", []string{"api/sampling", "api/routing", "internal/philox"}, []string{"github.com/expr-lang/expr"}},
+		{"policies", []string{"api/sampling", "api/routing", "internal/philox", "internal/near"}, []string{"github.com/expr-lang/expr"}},
 		{"internal/philox", nil, nil},
+		{"internal/near", nil, nil},
 		{"worker/step", []string{"api/sampling"}, nil},
 		{"worker/kv", []string{"worker/step"}, nil},
 		{"worker/scheduler", []string{"worker/step", "worker/kv"}, nil},
