@@ -41,8 +41,10 @@ func (e *Engine) measured(deployment, model string) subservice.Estimate {
 		if sub == nil || r.model.cfg.Name != model {
 			continue
 		}
-		if m := sub.Estimate(); m.Deployment == deployment && (best.Deployment == "" || m.Routed > best.Routed) {
-			best = m
+		for _, m := range sub.Estimates() {
+			if m.Deployment == deployment && (best.Deployment == "" || m.Routed > best.Routed) {
+				best = m
+			}
 		}
 	}
 	return best

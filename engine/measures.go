@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -9,8 +10,8 @@ import (
 	"github.com/tokenrouter/tokenrouter/worker/subservice"
 )
 
-// Measures are what the replicas have measured of deployments of several models, by
-// replica: what thresholds can be solved from.
+// Measures are what the replicas have measured of each of their deployments of several
+// models, by replica: what thresholds can be solved from.
 func (e *Engine) Measures() []cluster.Measure {
 	var list []cluster.Measure
 	for _, r := range e.list() {
@@ -18,13 +19,16 @@ func (e *Engine) Measures() []cluster.Measure {
 		if sub == nil {
 			continue
 		}
-		m := sub.Estimate()
-		if m.Routed == 0 || len(m.Models) < 2 || len(m.Models) > cluster.MaxMeasuredModels || len(list) == cluster.MaxMeasures {
-			continue
+		for _, m := range sub.Estimates() {
+			if m.Routed == 0 || len(m.Models) < 2 || len(m.Models) > cluster.MaxMeasuredModels || len(list) == cluster.MaxMeasures {
+				continue
+			}
+			list = append(list, measureOf(r.name, &m))
 		}
-		list = append(list, measureOf(r.name, &m))
 	}
-	slices.SortFunc(list, func(a, b cluster.Measure) int { return strings.Compare(a.Replica, b.Replica) })
+	slices.SortFunc(list, func(a, b cluster.Measure) int {
+		return cmp.Or(strings.Compare(a.Replica, b.Replica), strings.Compare(a.Deployment, b.Deployment))
+	})
 	return list
 }
 

@@ -11,7 +11,7 @@ const MeasureEvery = 2 * time.Second
 
 // Bounds of Measures.
 const (
-	// MaxMeasures bounds the replicas in one message.
+	// MaxMeasures bounds the list in one message.
 	MaxMeasures = 64
 	// MaxMeasuredModels bounds the models of a deployment, MaxMeasuredSteps the batch sizes.
 	MaxMeasuredModels = 8
@@ -26,7 +26,8 @@ type Measures struct {
 }
 
 // Measure is what one replica has measured of one deployment: what the thresholds of
-// that are solved from.
+// that are solved from. Routed, To and Kept are the deployment's; the rest belongs to the
+// replica and is the same for all its deployments.
 type Measure struct {
 	Deployment string `json:"deployment"`
 	Replica    string `json:"replica"`
@@ -69,7 +70,7 @@ const (
 // Check says what is wrong with a message. Errors wrap ErrCommand.
 func (m *Measures) Check() error {
 	if len(m.List) > MaxMeasures {
-		return fmt.Errorf("%w: measures of %d replicas, at most %d are allowed", ErrCommand, len(m.List), MaxMeasures)
+		return fmt.Errorf("%w: %d measures, at most %d are allowed", ErrCommand, len(m.List), MaxMeasures)
 	}
 	for i := range m.List {
 		if err := m.List[i].check(); err != nil {

@@ -195,7 +195,7 @@ func (s *Subservice) land(ctx context.Context, next *flight) error {
 		}
 	}
 	s.measured.measure(f.plan, now-s.measured.entered, took, others)
-	s.publishEstimate(now)
+	s.publishEstimates(now)
 	s.ahead.worked(host + s.now() - ended)
 	return nil
 }

@@ -53,9 +53,10 @@
 // counts those that it owns, and is told by other entries, in Group frames, how
 // many of theirs it serves. It looks thresholds up again whenever that changes, in
 // the table that was set last (SetThresholds) or as configured, and lowers them
-// until they cannot deadlock.
+// until they cannot deadlock. A replica of several deployments goes by the thresholds of
+// the one that it has most to do for.
 //
-// What a table is solved from is measured here (Estimate). A Driver does what Run
+// What a table is solved from is measured here (Estimates). A Driver does what Run
 // does for a caller that owns time, so that simulations run this code.
 //
 // # Steps launched ahead

@@ -20,10 +20,12 @@ const (
 	estimateEvery = 100 * time.Millisecond
 )
 
-// Estimate is what a replica has measured about itself: the inputs of the
-// threshold solver.
+// Estimate is what a replica has measured of one deployment and about itself: the
+// inputs of the threshold solver. Routed, To and Kept are the deployment's. All else is
+// the replica's, whatever deployment its steps and hand-offs were for, and the same in
+// the estimates of all of them.
 type Estimate struct {
-	// Deployment is the one with the most models; Models are its models.
+	// Deployment is one of those that the replica takes part in; Models are its models.
 	Deployment string
 	Models     []string
 	Self       policies.ModelID
@@ -221,39 +223,59 @@ func (e *estimator) addPrefill(plan *scheduler.Plan, took time.Duration) {
 	e.prefill.Total += max(0, took-e.all.of(others))
 }
 
-// Estimate returns what was measured, as of a tenth of a second ago or less. Any
-// goroutine may call it.
+// Estimate returns what was measured of the deployment whose thresholds count, as of a
+// tenth of a second ago or less. Any goroutine may call it.
 func (s *Subservice) Estimate() Estimate {
-	if e := s.estimate.Load(); e != nil {
-		return *e
+	if list := s.Estimates(); len(list) > 0 {
+		return list[0]
 	}
 	return Estimate{}
 }
 
-// publishEstimate copies the estimates for readers, now and then.
-func (s *Subservice) publishEstimate(now time.Duration) {
-	d := s.group.main
-	if d == nil || now-s.measured.published < estimateEvery && s.measured.published > 0 {
+// Estimates returns what was measured of that deployment, first, and of each other one of
+// several models. The caller must not change what they point to. Any goroutine may call it.
+func (s *Subservice) Estimates() []Estimate {
+	if list := s.estimates.Load(); list != nil {
+		return *list
+	}
+	return nil
+}
+
+// publishEstimates copies the estimates for readers, now and then.
+func (s *Subservice) publishEstimates(now time.Duration) {
+	main := s.group.main
+	if main == nil || now-s.measured.published < estimateEvery && s.measured.published > 0 {
 		return
 	}
 	s.measured.published = now
-	e := &Estimate{
-		Deployment: d.Name, Models: d.Models, Self: d.Self, Routed: d.routing.n,
-		To: append([]float64(nil), d.routing.to...), Kept: append([]float64(nil), d.routing.kept...),
+	own := Estimate{
 		All: append([]StepEstimate(nil), s.measured.all...), Slowdown: s.measured.company.slowdown(), Spread: math.Sqrt(s.measured.company.spread),
 		Alone: append([]StepEstimate(nil), s.measured.alone...), Busy: append([]StepEstimate(nil), s.measured.busy...),
 		Bare: append([]StepEstimate(nil), s.measured.bare...), Prefill: s.measured.prefill,
 		Live: s.group.live, Threshold: s.sched.Threshold(), Step: s.sched.StepTime(),
 	}
+	own.Prefill.settle()
+	if s.member != nil {
+		own.Hop.N, own.Hop.Total = s.member.Transit()
+		own.Hop.settle()
+	}
+	list := []Estimate{own.of(main)}
+	for _, name := range s.present.names {
+		if d := s.present.newest(name); d != main && len(d.Models) > 1 {
+			list = append(list, own.of(d))
+		}
+	}
+	s.estimates.Store(&list)
+}
+
+// of is the replica's estimate with what was measured of a deployment.
+func (e Estimate) of(d *deployment) Estimate {
+	e.Deployment, e.Models, e.Self, e.Routed = d.Name, d.Models, d.Self, d.routing.n
+	e.To, e.Kept = slices.Clone(d.routing.to), slices.Clone(d.routing.kept)
 	for k := range e.Kept {
 		if e.To[k] > 0 {
 			e.Kept[k] = min(1, e.Kept[k]/e.To[k])
 		}
 	}
-	e.Prefill.settle()
-	if s.member != nil {
-		e.Hop.N, e.Hop.Total = s.member.Transit()
-		e.Hop.settle()
-	}
-	s.estimate.Store(e)
+	return e
 }

@@ -1,6 +1,8 @@
 package subservice
 
 import (
+	"cmp"
+	"maps"
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/api/handoff"
@@ -20,10 +22,18 @@ type group struct {
 	heard  map[string]groupNews // by the replica that told
 	// changed says that replicas are to be told, or thresholds to be looked up.
 	changed bool
-	// main is the deployment with the most models: its thresholds count.
+	// main is the deployment whose thresholds count: of those with several models the one
+	// that the replica has most to do for, and before there is anything to do the one
+	// with the most models.
 	main *deployment
-	// tables are the thresholds by live requests; nil or short: main's own.
-	table *Thresholds
+	// busiest says that main was chosen by what there is to do; routed are the steps that
+	// were routed by judged, by deployment.
+	busiest bool
+	routed  map[string]uint64
+	judged  time.Duration
+	// tables are the thresholds by live requests, by deployment; without one that
+	// counts, main's own.
+	tables *map[string]*Thresholds
 	// live and step are what was looked up last.
 	live int
 	step time.Duration
@@ -43,7 +53,9 @@ type Thresholds struct {
 }
 
 func newGroup() group {
-	return group{served: map[string]int32{}, told: map[string]groupNews{}, heard: map[string]groupNews{}, changed: true}
+	return group{
+		served: map[string]int32{}, told: map[string]groupNews{}, heard: map[string]groupNews{}, routed: map[string]uint64{}, changed: true,
+	}
 }
 
 // countIn counts a request that this replica owns from now on.
@@ -95,9 +107,10 @@ func drift(told, now time.Duration) bool { return 4*now < 3*told || 4*now > 5*to
 func (s *Subservice) regroup() {
 	g := &s.group
 	step := s.sched.StepTime()
-	if table := s.thresholds.Load(); table != g.table {
-		g.table, g.changed = table, true
+	if tables := s.thresholds.Load(); tables != g.tables {
+		g.tables, g.changed = tables, true
 	}
+	s.chooseMain()
 	if drift(g.step, step) {
 		g.step, g.changed = step, true
 	}
@@ -140,8 +153,10 @@ func (s *Subservice) lookUp(n int) int {
 	if len(set.Table) > 0 {
 		b = set.Table[min(n, len(set.Table))-1]
 	}
-	if t := g.table; t != nil && t.Deployment == g.main.Name && len(t.B) > 0 {
-		b = t.B[min(n, len(t.B))-1]
+	if g.tables != nil {
+		if t := (*g.tables)[g.main.Name]; t != nil && len(t.B) > 0 {
+			b = t.B[min(n, len(t.B))-1]
+		}
 	}
 	if len(b) != len(g.main.Models) {
 		return 0
@@ -149,12 +164,77 @@ func (s *Subservice) lookUp(n int) int {
 	return threshold.Clamp(b, n)[g.main.Self]
 }
 
-// SetThresholds gives the replica a table of thresholds, from the next step on.
-// The table must not change any more. Nil goes back to the configured ones. Any
-// goroutine may call it.
+// SetThresholds gives the replica a table of thresholds for a deployment, from the next
+// step on. The table must not change any more. One without rows goes back to the
+// configured ones. Any goroutine may call it.
 func (s *Subservice) SetThresholds(t *Thresholds) {
-	if s.thresholds.Swap(t) != t {
-		s.in.poke()
+	for {
+		old := s.thresholds.Load()
+		next := map[string]*Thresholds{}
+		if old != nil {
+			if (*old)[t.Deployment] == t {
+				return
+			}
+			maps.Copy(next, *old)
+		}
+		next[t.Deployment] = t
+		if s.thresholds.CompareAndSwap(old, &next) {
+			s.in.poke()
+			return
+		}
+	}
+}
+
+const (
+	// mainEvery is how often it is looked which deployment has the most to do.
+	mainEvery = time.Second
+	// mainFactor is how many times as much as the present one another must have.
+	mainFactor = 2
+)
+
+// chooseMain lets the thresholds of another deployment count if that has had much more to
+// do since the last look. Tables of two deployments that share replicas in part may then
+// meet in one group for a while; the longest wait bounds what comes of that.
+func (s *Subservice) chooseMain() {
+	g, r := &s.group, s.present
+	if r == nil || g.main == nil || len(r.names) < 2 {
+		return
+	}
+	now := s.now()
+	if now < g.judged+mainEvery {
+		return
+	}
+	g.judged = now
+	best, most, own := g.main, uint64(0), uint64(0)
+	for _, name := range r.names {
+		d := r.newest(name)
+		if len(d.Models) < 2 {
+			continue
+		}
+		n, before := d.routing.n, g.routed[name]
+		g.routed[name] = n
+		if n >= before { // else it is another version, which counts from 0
+			n -= before
+		}
+		if d == g.main {
+			own = n
+		}
+		if n > most {
+			best, most = d, n
+		}
+	}
+	if best != g.main && most > mainFactor*own {
+		s.log.Info("the thresholds of another deployment count from now on", "deployment", best.Name, "before", g.main.Name)
+		s.setMain(best)
+		g.busiest = true
+	}
+}
+
+// setMain lets a deployment's thresholds and longest wait count; nil for none.
+func (s *Subservice) setMain(d *deployment) {
+	s.group.main, s.group.changed = d, true
+	if d != nil {
+		s.sched.SetLongestWait(cmp.Or(s.settings(d).LongestWait, s.cfg.Scheduler.LongestWait))
 	}
 }
 

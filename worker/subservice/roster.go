@@ -1,7 +1,6 @@
 package subservice
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -98,7 +97,8 @@ type roster struct {
 	// are others.
 	replicas map[string][]string
 	avoid    map[string]bool
-	// main is the deployment with the most models, whose thresholds count; nil if there is none.
+	// main is the deployment with the most models, whose thresholds count until it is known
+	// which one has most to do; nil if there is none.
 	main *deployment
 }
 
@@ -216,13 +216,17 @@ func (s *Subservice) takeRoster() {
 	}
 	old := s.present
 	s.present = r
-	s.group.main, s.group.changed = r.main, true
 	if old == nil || !maps.EqualFunc(old.replicas, r.replicas, slices.Equal[[]string]) {
 		s.linkedBy = s.now() + linkGrace
 	}
-	if r.main != nil {
-		s.sched.SetLongestWait(cmp.Or(r.settings[r.main.Name].LongestWait, s.cfg.Scheduler.LongestWait))
+	main := r.main
+	if g := &s.group; g.busiest && g.main != nil {
+		if d := r.newest(g.main.Name); d != nil && len(d.Models) > 1 {
+			main = d
+		}
 	}
+	s.setMain(main)
+	maps.DeleteFunc(s.group.routed, func(name string, _ uint64) bool { return r.settings[name] == nil })
 	if len(r.avoid) > 0 {
 		s.vacate()
 	}

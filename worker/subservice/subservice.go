@@ -102,9 +102,9 @@ type Subservice struct {
 	unseen  []handoff.Token
 	came    []int32
 
-	// thresholds is the table that was set last.
-	thresholds atomic.Pointer[Thresholds]
-	estimate   atomic.Pointer[Estimate]
+	// thresholds are the tables that were set last, by deployment. The map never changes.
+	thresholds atomic.Pointer[map[string]*Thresholds]
+	estimates  atomic.Pointer[[]Estimate]
 
 	stats  atomic.Pointer[Stats]
 	traces traces
