@@ -78,7 +78,7 @@ func TestRatesBound(t *testing.T) {
 				random := rand.New(rand.NewPCG(uint64(gateways), uint64(limit)))
 				r := newRates()
 				start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-				r.reset(start.Add(-time.Hour))
+				r.reset(start.Add(-time.Hour), "l", 1)
 				var all []simulated
 				for i := range gateways {
 					all = append(all, simulated{id: fmt.Sprint(i), told: true})
@@ -114,7 +114,7 @@ func TestRatesNewLeader(t *testing.T) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 		r := newRates()
-		r.reset(start.Add(-time.Hour))
+		r.reset(start.Add(-time.Hour), "l", 1)
 		all := make([]simulated, gateways)
 		for i := range all {
 			all[i] = simulated{id: fmt.Sprint(i), told: true}
@@ -125,7 +125,7 @@ func TestRatesNewLeader(t *testing.T) {
 			now := start.Add(time.Duration(i) * 100 * time.Millisecond)
 			if i == change {
 				r = newRates()
-				r.reset(now)
+				r.reset(now, "l", 2)
 				for g := range all {
 					all[g].told = false
 				}
@@ -148,7 +148,7 @@ func TestRatesNewLeader(t *testing.T) {
 func TestRatesAsk(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	r := newRates()
-	r.reset(now.Add(-time.Hour))
+	r.reset(now.Add(-time.Hour), "l", 1)
 	limit := cluster.Amount{Requests: 10}
 	ask := func(want, back cluster.Amount) cluster.Slice {
 		t.Helper()

@@ -240,14 +240,8 @@ func (n *Node) serveSlices(ctx context.Context, c *call) (any, error) {
 			return fmt.Errorf("key %q %w", ask.Key, state.ErrNotFound)
 		}
 		limit := cluster.Amount{Requests: key.RequestsPerMinute, Tokens: key.TokensPerMinute}
-		if out, err = n.rates.ask(time.Now(), limit, &ask); err != nil {
-			return err
-		}
-		out.Leader = n.cfg.Self.ID
-		if r := n.raft.Load(); r != nil {
-			out.Term = r.CurrentTerm()
-		}
-		return nil
+		out, err = n.rates.ask(time.Now(), limit, &ask)
+		return err
 	})
 	return out, err
 }

@@ -159,11 +159,19 @@ type SliceAsk struct {
 	Key     string `json:"key"`
 	// Want is what is needed now and soon; 0 asks for nothing.
 	Want Amount `json:"want"`
-	// Back is what an earlier slice had and was not used.
+	// Back is what earlier slices had and was not used, for leaders of builds that do
+	// not know Returned; others pass over it if there is Returned.
 	Back Amount `json:"back,omitzero"`
+	// Returned is what the slices that Leader gave in Term had and was not used. It
+	// says nothing to another leader, or in another term.
+	Returned []ReturnedSlice `json:"returned,omitempty"`
+	Leader   string          `json:"leader,omitempty"`
+	Term     uint64          `json:"term,omitempty"`
 	// Held are the gateway's slices of the last SliceWindow, from which a new leader
 	// learns what was given before it.
 	Held []HeldSlice `json:"held,omitempty"`
+	// Alone is what the gateway gave itself while no leader answered. It is in Held too.
+	Alone []AloneSlice `json:"alone,omitempty"`
 }
 
 // Amount counts requests and tokens.
@@ -178,6 +186,24 @@ type HeldSlice struct {
 	Amount Amount        `json:"amount"`
 }
 
+// ReturnedSlice is what is not used of a slice.
+type ReturnedSlice struct {
+	// Seq grows with each that a gateway returns of a key. One that was heard already
+	// is passed over, so that an ask may be repeated when its answer was lost.
+	Seq uint64 `json:"seq"`
+	// At is the slice's, or Slice.Now less the HeldSlice's age.
+	At     time.Duration `json:"at"`
+	Amount Amount        `json:"amount"`
+}
+
+// AloneSlice is an amount that a gateway gave itself a while ago. Seq is as in
+// ReturnedSlice, but counts by itself.
+type AloneSlice struct {
+	Seq    uint64        `json:"seq"`
+	Age    time.Duration `json:"age"`
+	Amount Amount        `json:"amount"`
+}
+
 // Slice is what a gateway may let through until Life has passed.
 type Slice struct {
 	Given Amount        `json:"given"`
@@ -188,6 +214,12 @@ type Slice struct {
 	// is held (SliceAsk.Held).
 	Leader string `json:"leader"`
 	Term   uint64 `json:"term"`
+	// Now is the leader's clock in its reign, never 0, and At the time under which the
+	// slice is in its memory: ReturnedSlice.At. Both are 0 from a leader of a build
+	// that knows SliceAsk.Back alone. Noted says that Held was noted with this ask.
+	Now   time.Duration `json:"now,omitempty"`
+	At    time.Duration `json:"at,omitempty"`
+	Noted bool          `json:"noted,omitempty"`
 }
 
 // SliceLife is how long a slice may be used, SliceWindow how long it counts:

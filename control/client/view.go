@@ -25,6 +25,12 @@ type View struct {
 	changed chan struct{}
 }
 
+// reign is a leader in its term.
+type reign struct {
+	node string
+	term uint64
+}
+
 // NewView returns a View of the empty state.
 func NewView() *View {
 	v := &View{changed: make(chan struct{}), started: time.Now()}

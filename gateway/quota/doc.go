@@ -10,6 +10,10 @@
 // what the gateway was given lately, and Book.Tell does so for all keys at once when a
 // change of leader is seen.
 //
+// The leader says under which time it has a slice. What is not used of it goes back
+// under that time, with a number by which the leader knows a repetition: an ask whose
+// answer was lost is simply told again.
+//
 // While no leader answers, each gateway grants itself its part of the rate: an n-th,
-// with n gateways, less what it was given before.
+// with n gateways, less what it was given before. The next leader is told of it.
 package quota
