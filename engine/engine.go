@@ -326,7 +326,7 @@ func (e *Engine) addEntries() error {
 	for _, d := range e.Deployments() {
 		entry := e.model(d.Models[0])
 		s := session.Deployment{
-			Name: d.Name, Models: d.Models, Policy: e.routed[d.Name].set.Name, Overrides: e.routed[d.Name].choices(),
+			Name: d.Name, Models: d.Models, Policy: e.routed[d.Name].set.Name, Overrides: e.routed[d.Name].choices(&d),
 			MaxContext: e.maxContext(entry), Vocab: entry.vocab, Defaults: defaults(entry),
 		}
 		for _, m := range d.Models {

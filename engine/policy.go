@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/tokenrouter/tokenrouter/gateway/session"
+	"github.com/tokenrouter/tokenrouter/internal/choice"
 	"github.com/tokenrouter/tokenrouter/models"
 	"github.com/tokenrouter/tokenrouter/policies"
 	"github.com/tokenrouter/tokenrouter/worker/tokenizer"
@@ -110,7 +111,7 @@ func TrioThreshold(policy string) *float64 {
 // routed is what a deployment's requests can be routed by.
 type routed struct {
 	set *policies.Set
-	// others are what requests may choose besides, by name.
+	// others are what requests may choose besides, by name; nil if they may choose nothing.
 	others map[string]*policies.Set
 }
 
@@ -143,7 +144,7 @@ func (e *Engine) routes(d Deployment, m *loaded, entry bool) (*routed, error) {
 	}
 	r.others = map[string]*policies.Set{}
 	embedded := !slices.ContainsFunc(d.Models, func(name string) bool { return !slices.Contains(models.Names(), name) })
-	for _, name := range overrides(r.set.Name) {
+	for _, name := range d.others(r.set.Name) {
 		s := policies.Settings{Models: d.Models, Text: text, Net: RouterOf(name, d.Models[0])}
 		if embedded {
 			s.Threshold = TrioThreshold(name)
@@ -172,22 +173,19 @@ func (r *routed) policy(self policies.ModelID) (policies.Policy, map[string]poli
 }
 
 // choices are what a gateway lets requests choose.
-func (r *routed) choices() []session.PolicyChoice {
+func (r *routed) choices(d *Deployment) []session.PolicyChoice {
 	if r.others == nil {
 		return nil
 	}
-	names := []string{r.set.Name}
-	for name := range r.others {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	var list []session.PolicyChoice
-	for _, name := range names {
-		c := session.PolicyChoice{Policy: name}
-		c.From, c.To, c.HasThreshold = policies.ThresholdRange(name)
-		list = append(list, c)
-	}
-	return list
+	return choice.Of(r.set.Name, d.Models, func(policy string) string {
+		switch {
+		case r.others[policy] != nil:
+			return ""
+		case len(d.SpecialMap) > 0 && choice.Mapped(policy):
+			return choice.LacksMapped
+		}
+		return choice.Lacks(policy, d.Models[0])
+	})
 }
 
 // text is what policies may know of a model's vocabulary.

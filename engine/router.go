@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tokenrouter/tokenrouter/internal/choice"
 	"github.com/tokenrouter/tokenrouter/models/routers"
-	"github.com/tokenrouter/tokenrouter/policies"
 	"github.com/tokenrouter/tokenrouter/worker/executor"
 	"github.com/tokenrouter/tokenrouter/worker/router"
 )
@@ -28,7 +28,7 @@ func (e *Engine) attachRouters() error {
 			continue
 		}
 		// What requests may choose besides needs no network of its own to be there.
-		for _, policy := range overrides(d.Policy.Name) {
+		for _, policy := range d.others(d.Policy.name()) {
 			if err := entry.attach(RouterOf(policy, d.Models[0])); err != nil && !errors.Is(err, ErrNoRouter) {
 				return fmt.Errorf("deployment %s: policy %s: %w", d.Name, policy, err)
 			}
@@ -48,9 +48,18 @@ func (p *Policy) net(entry string) string {
 	return RouterOf(p.Name, entry)
 }
 
-// overrides lists the policies that requests may choose besides a deployment's own.
-func overrides(own string) []string {
-	return slices.DeleteFunc(policies.Names(), func(name string) bool { return name == own })
+// others lists the policies that requests may choose besides the deployment's own, if
+// all is there that they need.
+func (d *Deployment) others(own string) []string {
+	return slices.DeleteFunc(choice.Others(own, d.Models), func(name string) bool { return len(d.SpecialMap) > 0 && choice.Mapped(name) })
+}
+
+// name is the policy's name.
+func (p *Policy) name() string {
+	if p.Own != nil {
+		return p.Own.Name
+	}
+	return p.Name
 }
 
 // attach opens a router network for the model, unless it has it already. An empty

@@ -97,6 +97,8 @@ type PolicyChoice struct {
 	Policy       string
 	HasThreshold bool
 	From, To     float64
+	// Lacks is what keeps it from being chosen, for clients; empty if nothing does.
+	Lacks string
 }
 
 // Defaults are a checkpoint's own sampling parameters (generation_config.json).

@@ -23,7 +23,7 @@ func (d *Deployment) checkRouting(o *routing.Override) error {
 		default:
 			field = "trctl.max_large_share"
 		}
-		return badSetting(field, "model %q does not allow requests to change its routing", d.Name)
+		return badSetting(field, "model %q does not allow requests to change its routing (allow_policy_override of its deployment)", d.Name)
 	}
 	if err := o.Check(); err != nil {
 		return fmt.Errorf("%w: %w", ErrSettings, err)
@@ -33,12 +33,11 @@ func (d *Deployment) checkRouting(o *routing.Override) error {
 		name = d.Policy
 	}
 	i := slices.IndexFunc(d.Overrides, func(c PolicyChoice) bool { return c.Policy == name })
-	if i < 0 {
-		var known []string
-		for _, c := range d.Overrides {
-			known = append(known, c.Policy)
-		}
-		return badSetting("trctl.policy", "%q is not offered; offered: %s", name, strings.Join(known, ", "))
+	switch {
+	case i < 0:
+		return badSetting("trctl.policy", "%q is not offered; offered: %s", name, d.offered())
+	case d.Overrides[i].Lacks != "":
+		return badSetting("trctl.policy", "%s is not offered: %s; offered: %s", name, d.Overrides[i].Lacks, d.offered())
 	}
 	c := d.Overrides[i]
 	switch {
@@ -49,6 +48,17 @@ func (d *Deployment) checkRouting(o *routing.Override) error {
 		return badSetting("trctl.threshold", "expected %g to %g for policy %s, found %g", c.From, c.To, name, *o.Threshold)
 	}
 	return nil
+}
+
+// offered names the policies that requests may choose.
+func (d *Deployment) offered() string {
+	var names []string
+	for _, c := range d.Overrides {
+		if c.Lacks == "" {
+			names = append(names, c.Policy)
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
 // override is what travels with a request: the deployment's own policy needs no name.

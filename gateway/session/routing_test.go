@@ -14,6 +14,7 @@ func TestRoutingOfRequests(t *testing.T) {
 	f := func(v float64) *float64 { return &v }
 	open := Deployment{Name: "tiny", Policy: "r-stitch", MaxContext: 100, Vocab: 10, Models: []string{"s", "l"}, Overrides: []PolicyChoice{
 		{Policy: "me"}, {Policy: "r-stitch", HasThreshold: true, To: 1}, {Policy: "entropy", HasThreshold: true, To: 100},
+		{Policy: "citer", HasThreshold: true, To: 1, Lacks: "it needs more"},
 	}}
 	shut := open
 	shut.Overrides = nil
@@ -35,6 +36,7 @@ func TestRoutingOfRequests(t *testing.T) {
 		{"another's range", &open, &routing.Override{Policy: "entropy", Threshold: f(1.5)}, "", &routing.Override{Policy: "entropy", Threshold: f(1.5)}},
 		{"no threshold", &open, &routing.Override{Policy: "me", Threshold: f(0.5)}, "trctl.threshold", nil},
 		{"not offered", &open, &routing.Override{Policy: "r2r"}, "trctl.policy", nil},
+		{"something is lacking", &open, &routing.Override{Policy: "citer", Threshold: f(0.5)}, "trctl.policy", nil},
 		{"share", &open, &routing.Override{MaxLargeShare: f(0.1)}, "", &routing.Override{MaxLargeShare: f(0.1)}},
 		{"share out of range", &open, &routing.Override{MaxLargeShare: f(math.NaN())}, "trctl.max_large_share", nil},
 	} {
