@@ -38,7 +38,9 @@ func TestLookaheadOnGPU(t *testing.T) {
 		}
 		list[i].Logprobs, list[i].TopLogprobs = i%3 == 1, i%2
 	}
-	for _, policy := range []Policy{{Name: "r-stitch", Threshold: TrioThreshold("r-stitch")}, {Name: "single"}} {
+	for _, policy := range []Policy{
+		{Name: "r-stitch", Threshold: TrioThreshold("r-stitch")}, {Name: "single"}, {Name: "co-llm", Mode: "compose", Router: "tiny-s-co-llm"},
+	} {
 		var want [][]said
 		for _, l := range []subservice.Lookahead{subservice.LookaheadOff, subservice.LookaheadOn, subservice.LookaheadAuto} {
 			t.Run(fmt.Sprintf("%s, lookahead %s", policy.Name, l), func(t *testing.T) {

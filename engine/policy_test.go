@@ -72,7 +72,7 @@ func TestPoliciesWriteTheSame(t *testing.T) {
 				e := start(t, func(cfg *Config) {
 					cfg.Schedule, cfg.Models[1].Threshold = c.rule, c.threshold
 					cfg.Models[0].Replicas, cfg.Models[1].Replicas = 2, 2
-					cfg.Deployments[0].Policy, cfg.Device = policy, "cpu" // which alone composes
+					cfg.Deployments[0].Policy, cfg.Device = policy, "cpu" // where neighbours change no bit
 				})
 				var once sync.Once
 				got := answers(t, e, list, c.atOnce, func() {

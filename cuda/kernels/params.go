@@ -20,7 +20,8 @@ type Patch struct{ Slot, Index, Page int32 }
 // AttnItem is one tile of queries over a range of key chunks; see params.cuh.
 type AttnItem struct {
 	Token, NTok, Pos, Slot, Chunk, ChunkEnd, Partial, Combine int32
-	Spans, Fresh, Parts, Chunks                               int32
+	Spans, Fresh, Parts                                       int32
+	Whole                                                     uint32
 }
 
 // Sample is one position to sample from; see params.cuh. Given is -1 to sample.
@@ -42,9 +43,14 @@ type Sample struct {
 	Frequency      float32
 	Presence       float32
 	Slot           int32
+	Mix            float32
+	MixN           int32
 }
 
-// Adjust is what applies to one id's logit at one sampled position; see params.cuh.
+// MinMix is the smallest weight that a device gives its own model in a mixture: float32 holds its logarithm and a sum above it.
+const MinMix = 1e-37
+
+// Adjust is what applies to one id's logit at one sampled position; see params.cuh. In an entry of a mixture Bias is a probability.
 type Adjust struct {
 	ID   int32
 	Kind uint32

@@ -35,6 +35,9 @@ func CheckMix(m *step.Mixture, in *Info) error {
 	case !(m.Weight >= 0 && m.Weight <= 1):
 		return fmt.Errorf("mixture: weight: expected 0 to 1, found %v", m.Weight)
 	}
+	if len(m.Entries) > in.Vocab {
+		return fmt.Errorf("mixture: entries: expected at most %d, found %d", in.Vocab, len(m.Entries))
+	}
 	for _, e := range m.Entries {
 		if e.ID < 0 || int(e.ID) >= in.Vocab {
 			return fmt.Errorf("mixture: id %d, vocabulary %d", e.ID, in.Vocab)

@@ -92,7 +92,8 @@ type Row struct {
 type Mixture struct {
 	// Weight is in [0, 1].
 	Weight float32
-	// Entries have ids of the vocabulary; of each, ID and Logprob count.
+	// Entries have ids of the vocabulary, no more than it has; of each, ID and Logprob count. One
+	// whose id comes again adds to it.
 	Entries []TopEntry
 }
 

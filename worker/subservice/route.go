@@ -66,7 +66,7 @@ func (r *route) check(in *executor.Info) error {
 		r.net = uint8(i)
 	}
 	if r.spec.Mixes && offered&step.FMix == 0 {
-		return fmt.Errorf("the policy mixes distributions, which this executor cannot do (a CPU can)")
+		return fmt.Errorf("the policy mixes distributions, which this executor cannot do")
 	}
 	return nil
 }

@@ -45,13 +45,15 @@ struct Patch {
 
 // AttnItem is one tile of queries: ntok tokens of one sequence, starting at index token of the step and at position pos,
 // over key chunks [chunk, chunk_end) of spans runs of 64 positions each, a power of two. partial is the row of the partial
-// arrays where the tile's first row of chunk 0 goes, chunk 1 follows; or -1 to write the output.
+// arrays where the tile's first row of chunk 0 goes, chunk 1 follows; or -1 to write the output. Bit g of whole says that the
+// four chunks from 4 g on make one partial, in the place of the first.
 struct AttnItem {
 	int token, ntok, pos, slot, chunk, chunk_end, partial;
 	int combine; // of its tile, with partials: which counter
 	int spans;
 	int fresh; // the first position that the sequence has new in this step
-	int parts, chunks; // the tile's items and chunks, with partials
+	int parts; // the tile's items, with partials
+	u32 whole;
 };
 
 // Where a token's id comes from: the descriptor, or what was last sampled for its slot.
@@ -69,13 +71,16 @@ struct Sample {
 	int top;        // entries of the top list wanted, 0..128
 	u32 want;       // WANT_*
 	int given;      // the id to score, or -1 to sample one
-	int adjust_at, adjust_n; // entries of the adjustments
+	int adjust_at, adjust_n; // entries of the adjustments, behind mix_n of the mixture
 	float min_p;    // 0 is off
 	float repetition, frequency, presence; // 1 or 0, 0, 0 are off
 	int slot;       // whose next row may feed the token unseen by the host, or -1
+	float mix;      // this model's weight in a mixture of two distributions, above 0; 0 for none
+	int mix_n;
 };
 
-// Adjust is what applies to one id's logit at one sampled position.
+// Adjust is what applies to one id's logit at one sampled position. Of an entry of the mixture, id and bias count: bias is
+// what the other model adds to the probability.
 struct Adjust {
 	int id;
 	u32 kind; // ADJUST_*

@@ -319,7 +319,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(const __grid_con
 	}
 	float best = stat.max;
 	int first = stat.argmax;
-	if (q.adjust_n > 0 && !adjusted_largest(z, best, first, scratch.values, scratch.ids)) {
+	if (q.mix_n + q.adjust_n > 0 && !adjusted_largest(z, best, first, scratch.values, scratch.ids)) {
 		if (threadIdx.x == 0) stat.flags = 1;
 		return;
 	}

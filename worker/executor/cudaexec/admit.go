@@ -51,10 +51,12 @@ func (e *Executor) admit(b *step.Batch) (err error) {
 		}
 		sampled := bits.OnesCount64(r.Sample)
 		samples += sampled + len(r.Given)
+		adjusted += sampled * mixSize(r.Mix)
 		if sl := &e.slots[r.Slot]; sampled > 0 && sl.cfg.Sampling.Adjusts() {
-			if adjusted += sampled * adjusts(&sl.cfg.Sampling, min(len(sl.past.counts)+len(r.Prefix)+len(r.Tokens), e.cfg.Vocab)); adjusted > e.desc.adjusts {
-				return fmt.Errorf("row %d: adjusted logits: expected at most %d in a step, found up to %d", i, e.desc.adjusts, adjusted)
-			}
+			adjusted += sampled * adjusts(&sl.cfg.Sampling, min(len(sl.past.counts)+len(r.Prefix)+len(r.Tokens), e.cfg.Vocab))
+		}
+		if adjusted > e.desc.adjusts {
+			return fmt.Errorf("row %d: adjusted logits: expected at most %d in a step, found up to %d", i, e.desc.adjusts, adjusted)
 		}
 		if r.Want&step.FLogits != 0 && samples > e.res.logitRows {
 			return fmt.Errorf("row %d: logits: expected among the first %d sampled positions", i, e.res.logitRows)
@@ -283,17 +285,22 @@ func (e *Executor) addSample(f *flight, i int32, token int, position int32, last
 		want |= kernels.WantLogits
 	}
 	p := &sl.cfg.Sampling
-	from, n := f.adjusted, 0
-	if p.Adjusts() {
-		n = e.adjust.fill(f.entry.adjusts[from:], p, &sl.past, sl.cfg.PromptLen, int(position), e.cfg.Vocab)
-		f.adjusted += n
+	from, mixes, n := f.adjusted, 0, 0
+	var weight float32
+	if m := r.Mix; m != nil {
+		weight = max(m.Weight, kernels.MinMix)
+		mixes = e.adjust.mix(f.entry.adjusts[from:], m, e.cfg.Vocab)
 	}
+	if p.Adjusts() {
+		n = e.adjust.fill(f.entry.adjusts[from+mixes:], p, &sl.past, sl.cfg.PromptLen, int(position), e.cfg.Vocab)
+	}
+	f.adjusted += mixes + n
 	s := &f.entry.samples[len(f.picks)]
 	*s = kernels.Sample{
 		Token: int32(token), Position: uint32(position), SeedLo: uint32(p.Seed), SeedHi: uint32(p.Seed >> 32), Model: uint32(sl.cfg.Model),
 		Temperature: p.Temperature, TopP: p.TopP, TopK: p.TopK, Top: listed, Want: want, Given: -1,
 		AdjustAt: int32(from), AdjustN: int32(n), MinP: p.MinP, Repetition: p.RepetitionPenalty, Frequency: p.FrequencyPenalty,
-		Presence: p.PresencePenalty, Slot: -1,
+		Presence: p.PresencePenalty, Slot: -1, Mix: weight, MixN: int32(mixes),
 	}
 	if last {
 		s.Slot = int32(r.Slot)

@@ -284,7 +284,7 @@ func (e *Executor) start() {
 	e.info = executor.Info{
 		Model: c.Name, Device: e.device.name, Vocab: c.Vocab, Hidden: m.Hidden, Layers: m.Layers, PageSize: c.PageSize, Pages: c.Pages,
 		MaxSlots: c.MaxSlots, MaxTokens: c.MaxTokens, MaxRows: c.MaxRows, MaxContext: c.MaxContext, Depth: c.Depth,
-		Features: step.FEntropy | step.FTopK | step.FHidden | step.FLogits | step.FAdjust | step.FGiven | step.FAdopt,
+		Features: step.FEntropy | step.FTopK | step.FHidden | step.FLogits | step.FAdjust | step.FGiven | step.FAdopt | step.FMix,
 	}
 	for _, n := range c.Nets {
 		e.info.Nets = append(e.info.Nets, n.Name)

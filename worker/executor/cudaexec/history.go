@@ -5,6 +5,7 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/api/sampling"
 	"github.com/tokenrouter/tokenrouter/cuda/kernels"
+	"github.com/tokenrouter/tokenrouter/worker/step"
 )
 
 // tally is how often an id stands in a sequence.
@@ -69,6 +70,14 @@ func adjusts(p *sampling.Params, counted int) int {
 	return n
 }
 
+// mixSize returns the size of the largest list that a row's mixture can need for each of its sampled positions.
+func mixSize(m *step.Mixture) int {
+	if m == nil {
+		return 0
+	}
+	return len(m.Entries)
+}
+
 // adjuster merges what applies to each id into one entry, so that the device may work on all of them at once.
 type adjuster struct {
 	at map[int32]int // id to index in list
@@ -92,14 +101,36 @@ func (a *adjuster) entry(id int32, vocab int) *kernels.Adjust {
 	return &a.list[i]
 }
 
-// fill writes the adjustments for the token that follows the ids of h, at a position, into list, which is long enough (see
-// adjusts). It returns their number.
-func (a *adjuster) fill(list []kernels.Adjust, p *sampling.Params, h *history, promptLen, position, vocab int) int {
+// start begins a list.
+func (a *adjuster) start(list []kernels.Adjust) {
 	if a.at == nil {
 		a.at = map[int32]int{}
 	}
 	clear(a.at)
 	a.list, a.n = list, 0
+}
+
+// mix writes what a mixture adds to the probabilities of its ids into list, which is long enough (see mixSize). It returns the
+// number of ids. The mixture has been checked.
+func (a *adjuster) mix(list []kernels.Adjust, m *step.Mixture, vocab int) int {
+	a.start(list)
+	for _, t := range m.Entries {
+		// Both factors may be tiny, so they are multiplied in float64. What float32 rounds to nothing is below all weights.
+		mass := float32((1 - float64(m.Weight)) * math.Exp(float64(t.Logprob)))
+		if mass == 0 {
+			continue
+		}
+		if e := a.entry(t.ID, vocab); e != nil {
+			e.Bias += mass
+		}
+	}
+	return a.n
+}
+
+// fill writes the adjustments for the token that follows the ids of h, at a position, into list, which is long enough (see
+// adjusts). It returns their number.
+func (a *adjuster) fill(list []kernels.Adjust, p *sampling.Params, h *history, promptLen, position, vocab int) int {
+	a.start(list)
 	if p.Penalizes() {
 		for id, t := range h.counts {
 			if e := a.entry(id, vocab); e != nil {

@@ -175,6 +175,14 @@ func (s *suite) refusals(t *testing.T) {
 			t.Errorf("given ids: error %v, want ErrBadBatch", err)
 		}
 	}
+	if in.Features&step.FMix == 0 {
+		a := d.open(greedyParams())
+		b := d.batch(part{a, d.ids(4, 1), 1})
+		b.Rows[0].Mix = &step.Mixture{Weight: 1}
+		if _, err := d.e.Launch(b); !errors.Is(err, executor.ErrBadBatch) {
+			t.Errorf("a mixture: error %v, want ErrBadBatch", err)
+		}
+	}
 	if in.Features&step.FAdopt == 0 {
 		a := d.open(greedyParams())
 		a.length = in.PageSize

@@ -60,6 +60,8 @@ func Run(t *testing.T, newExec New, tolerance float64) {
 		{"draws follow the recipe", s.recipe},
 		{"penalties, bias and banned ids follow the recipe", s.adjusts},
 		{"penalties forget what was cut", s.redone},
+		{"mixtures follow the recipe", s.mixtures},
+		{"mixtures are checked", s.badMixtures},
 		{"what is not offered is refused", s.refusals},
 		{"given ids are scored", s.given},
 		{"given ids are checked", s.badGiven},
