@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/tokenrouter/tokenrouter/api/generate"
+	"github.com/tokenrouter/tokenrouter/api/protocol"
 	"github.com/tokenrouter/tokenrouter/api/sampling"
 	"github.com/tokenrouter/tokenrouter/gateway/session"
 	"github.com/tokenrouter/tokenrouter/gateway/session/sessiontest"
@@ -36,7 +37,7 @@ func serveEntry(e session.Entry) http.HandlerFunc {
 			return
 		}
 		defer func() { _ = s.Close() }()
-		w.Header().Set("Content-Type", generate.ContentType)
+		w.Header().Set("Content-Type", generate.ContentType(protocol.GenerateNewest))
 		out := generate.NewWriter(w)
 		for {
 			ev, err := s.Next()
@@ -144,6 +145,11 @@ func TestEntryClientProtocol(t *testing.T) {
 		"other content": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/vnd.trctl.events.v1")
 			w.WriteHeader(200)
+		},
+		"refused for its versions": func(w http.ResponseWriter, r *http.Request) {
+			_, refused := generate.Choose("application/vnd.trctl.events.v99")
+			w.WriteHeader(refused.HTTPStatus())
+			_ = json.NewEncoder(w).Encode(refused)
 		},
 	} {
 		c := remote(t, h)

@@ -1,9 +1,5 @@
 package generate
 
-// ContentType is the media type of the event stream. Its number is the version
-// of the codec: a gateway refuses any other.
-const ContentType = "application/vnd.trctl.events.v2"
-
 // Size limits, checked before anything is allocated.
 const (
 	// MaxRequestBytes bounds an encoded Request. A client's body is at most

@@ -14,6 +14,8 @@ func (e *Error) HTTPStatus() int {
 		return http.StatusTooManyRequests
 	case CodeUnavailable:
 		return http.StatusServiceUnavailable
+	case CodeVersion:
+		return http.StatusNotAcceptable
 	case CodeStaleEpoch:
 		return http.StatusConflict
 	}

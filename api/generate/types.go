@@ -196,6 +196,7 @@ const (
 	CodeStaleEpoch    = "stale_epoch"             // 409
 	CodeConflict      = "handoff_conflict"        // 500
 	CodeInternal      = "internal_error"          // 500
+	CodeVersion       = "version_mismatch"        // 406, never shown to a client
 )
 
 func (e *Error) Error() string { return e.Code + ": " + e.Message }

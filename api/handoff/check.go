@@ -51,8 +51,11 @@ func check(f *Frame) error {
 }
 
 func checkHello(f *Frame) error {
-	if f.ProtocolVersion != Version {
-		return &VersionError{Ours: Version, Theirs: f.ProtocolVersion}
+	if _, err := f.Agree(); err != nil {
+		return err
+	}
+	if f.OldestVersion == f.ProtocolVersion {
+		return malformed(f, "the oldest version is the newest one, and is named all the same")
 	}
 	if f.Session == 0 {
 		return malformed(f, "session is 0")
@@ -64,7 +67,7 @@ func checkHello(f *Frame) error {
 		return err
 	}
 	return checkOnly(f, Frame{
-		ProtocolVersion: f.ProtocolVersion, Replica: f.Replica, Model: f.Model,
+		ProtocolVersion: f.ProtocolVersion, OldestVersion: f.OldestVersion, Replica: f.Replica, Model: f.Model,
 		Session: f.Session, PeerSession: f.PeerSession, Ack: f.Ack, Credits: f.Credits,
 	})
 }
@@ -84,7 +87,7 @@ func checkOnly(f *Frame, want Frame) error {
 	case !turn && (f.Request != 0 || f.Epoch != 0 || f.Hop != 0 || f.From != 0 || f.To != 0):
 		return malformed(f, "it names a turn")
 	case f.Done != want.Done, f.Known != want.Known, f.Code != want.Code,
-		f.ProtocolVersion != want.ProtocolVersion, f.Replica != want.Replica, f.Model != want.Model,
+		f.ProtocolVersion != want.ProtocolVersion, f.OldestVersion != want.OldestVersion, f.Replica != want.Replica, f.Model != want.Model,
 		f.Session != want.Session, f.PeerSession != want.PeerSession,
 		f.Ack != want.Ack, f.Credits != want.Credits,
 		f.Live != want.Live, f.StepMicros != want.StepMicros:
@@ -107,7 +110,7 @@ func checkTokens(f *Frame) error {
 		return malformed(f, "base is %d", f.Base)
 	case len(f.Logprobs) > 0 && len(f.Logprobs) != len(f.Tokens):
 		return malformed(f, "%d log-probabilities for %d tokens", len(f.Logprobs), len(f.Tokens))
-	case f.Known != 0 || f.Code != "" || f.ProtocolVersion != 0 || f.Replica != "" || f.Model != "" ||
+	case f.Known != 0 || f.Code != "" || f.ProtocolVersion != 0 || f.OldestVersion != 0 || f.Replica != "" || f.Model != "" ||
 		f.Session != 0 || f.PeerSession != 0 || f.Ack != 0 || f.Credits != 0 || f.Live != 0 || f.StepMicros != 0:
 		return malformed(f, "it carries a field of another kind")
 	case f.Kind == KindProgress && flagsOf(f)&^progressFlags != 0:

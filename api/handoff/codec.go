@@ -27,6 +27,9 @@ const (
 	flagVersion
 )
 
+// flagOldest, of a Hello, says that the oldest version follows the newest one.
+const flagOldest = 1
+
 // Parts of an encoded Override.
 const (
 	overrideThreshold = 1 << iota
@@ -75,8 +78,14 @@ func Append(dst []byte, f *Frame) ([]byte, error) {
 }
 
 func appendHello(dst []byte, f *Frame) []byte {
-	dst = append(dst, byte(KindHello), 0)
-	dst = binary.LittleEndian.AppendUint16(dst, f.ProtocolVersion)
+	if f.OldestVersion == 0 {
+		dst = append(dst, byte(KindHello), 0)
+		dst = binary.LittleEndian.AppendUint16(dst, f.ProtocolVersion)
+	} else {
+		dst = append(dst, byte(KindHello), flagOldest)
+		dst = binary.LittleEndian.AppendUint16(dst, f.ProtocolVersion)
+		dst = binary.LittleEndian.AppendUint16(dst, f.OldestVersion)
+	}
 	dst = binary.LittleEndian.AppendUint64(dst, f.Session)
 	dst = binary.LittleEndian.AppendUint64(dst, f.PeerSession)
 	dst = binary.LittleEndian.AppendUint64(dst, f.Ack)
@@ -232,7 +241,7 @@ func flagsOf(f *Frame) byte {
 // of the earlier frame stays valid; First and the strings are fresh. Slices of
 // absent sections are empty, not nil. Nothing is allocated before the bytes
 // that pay for it have been seen. After an error the content of f is
-// unspecified, but for ProtocolVersion after ErrVersion.
+// unspecified, but for the versions of a Hello after ErrVersion.
 func Decode(b []byte, f *Frame) error {
 	if len(b) > MaxFrameSize {
 		return fmt.Errorf("%w: %d bytes", ErrTooLarge, len(b))
@@ -282,13 +291,24 @@ func noFlags(flags, allowed byte) error {
 
 func decodeHello(r *cursor, f *Frame, flags byte) error {
 	f.ProtocolVersion = r.u16()
-	if !r.short && f.ProtocolVersion != Version {
-		return &VersionError{Ours: Version, Theirs: f.ProtocolVersion}
+	if flags&flagOldest != 0 {
+		f.OldestVersion = r.u16()
+		if !r.short && f.OldestVersion == 0 {
+			return fmt.Errorf("%w: hello: the oldest version is 0", ErrMalformed)
+		}
+	}
+	if r.short {
+		return nil // which the caller finds
+	}
+	// What follows is laid out as the sender's oldest version has it, and may not be
+	// looked at before it is known that this build speaks that.
+	if _, err := f.Agree(); err != nil {
+		return err
 	}
 	f.Session, f.PeerSession = r.u64(), r.u64()
 	f.Ack, f.Credits = r.u64(), r.u32()
 	f.Replica, f.Model = r.str(), r.str()
-	return noFlags(flags, 0)
+	return noFlags(flags, flagOldest)
 }
 
 func decodeTurn(r *cursor, f *Frame, flags byte) error {

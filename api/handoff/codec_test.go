@@ -13,6 +13,7 @@ import (
 	"testing"
 	"testing/iotest"
 
+	"github.com/tokenrouter/tokenrouter/api/protocol"
 	"github.com/tokenrouter/tokenrouter/api/routing"
 	"github.com/tokenrouter/tokenrouter/api/sampling"
 )
@@ -21,8 +22,12 @@ import (
 func frames() map[string]Frame {
 	return map[string]Frame{
 		"hello": {
-			Kind: KindHello, ProtocolVersion: Version, Replica: "small-0", Model: "tiny-s",
+			Kind: KindHello, ProtocolVersion: 1, Replica: "small-0", Model: "tiny-s",
 			Session: 0x1122334455667788, PeerSession: 0x99, Ack: 7, Credits: 1024,
+		},
+		"hello-range": {
+			Kind: KindHello, ProtocolVersion: 300, OldestVersion: 1, Replica: "small-0", Model: "tiny-s",
+			Session: 0x1122334455667788, Credits: 1024,
 		},
 		"group": {Kind: KindGroup, Seq: 12, Live: 300, StepMicros: 27900},
 		"ack":   {Kind: KindAck, Ack: 0x0102030405060708, Credits: 9},
@@ -324,6 +329,9 @@ func TestRefuse(t *testing.T) {
 		"ack with a turn":   {Frame{Kind: KindAck, Request: 1}, ErrMalformed},
 		"hello session":     {Frame{Kind: KindHello, ProtocolVersion: Version}, ErrMalformed},
 		"hello version":     {Frame{Kind: KindHello, ProtocolVersion: 9, Session: 1}, ErrVersion},
+		"hello backwards":   {Frame{Kind: KindHello, ProtocolVersion: 1, OldestVersion: 2, Session: 1}, ErrVersion},
+		"hello said twice":  {Frame{Kind: KindHello, ProtocolVersion: Version, OldestVersion: Version, Session: 1}, ErrMalformed},
+		"ack with a range":  {Frame{Kind: KindAck, OldestVersion: 1}, ErrMalformed},
 		"hello name":        {Frame{Kind: KindHello, ProtocolVersion: Version, Session: 1, Replica: "\xff"}, ErrMalformed},
 	}
 	for name, c := range cases {
@@ -366,21 +374,64 @@ func TestLies(t *testing.T) {
 	}
 }
 
-func TestVersionError(t *testing.T) {
-	b, err := Append(nil, &Frame{Kind: KindHello, ProtocolVersion: Version, Session: 1})
+// What a Hello says of versions decides before the rest of it is looked at.
+func TestVersions(t *testing.T) {
+	rest := hello(t)[4:]
+	for name, c := range map[string]struct {
+		head []byte // kind, flags, newest, and the oldest if flags say so
+		rest []byte
+		want int // the version agreed on
+		err  error
+		says string
+	}{
+		"the release's":   {[]byte{1, 0, 1, 0}, rest, 1, nil, ""},
+		"newer, reads it": {[]byte{1, 1, 9, 0, 1, 0}, rest, Version, nil, ""},
+		"too new":         {[]byte{1, 0, 77, 0}, []byte("whatever another version says"), 0, ErrVersion, "the other 77: the other is too new"},
+		"too new, range":  {[]byte{1, 1, 9, 0, 8, 0}, []byte("whatever another version says"), 0, ErrVersion, "the other 8 to 9: the other is too new"},
+		"no version":      {[]byte{1, 0, 0, 0}, rest, 0, ErrVersion, "no range of versions"},
+		"backwards":       {[]byte{1, 1, 1, 0, 2, 0}, rest, 0, ErrVersion, "no range of versions"},
+		"oldest is 0":     {[]byte{1, 1, 2, 0, 0, 0}, rest, 0, ErrMalformed, "oldest"},
+		"no range at all": {[]byte{1, 1, 9, 0, 9, 0}, rest, 0, ErrVersion, "too new"},
+		"said twice":      {[]byte{1, 1, Version, 0, Version, 0}, rest, 0, ErrMalformed, "named all the same"},
+		"unknown flag":    {[]byte{1, 2, 1, 0}, rest, 0, ErrMalformed, "flags"},
+		"cut":             {[]byte{1, 1, 9, 0, 1}, nil, 0, ErrTruncated, ""},
+		"cut, no flag":    {[]byte{1, 0, 1}, nil, 0, ErrTruncated, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var f Frame
+			err := Decode(append(c.head, c.rest...), &f)
+			if !errors.Is(err, c.err) || err != nil && !strings.Contains(err.Error(), c.says) {
+				t.Fatalf("error %v, want %v with %q", err, c.err, c.says)
+			}
+			var both *protocol.Mismatch
+			if errors.Is(c.err, ErrVersion) && (!errors.As(err, &both) || both.Ours != protocol.Handoff() || both.Theirs != f.Versions()) {
+				t.Errorf("the error is %+v", both)
+			}
+			if err != nil {
+				return
+			}
+			if v, err := f.Agree(); v != c.want || err != nil {
+				t.Errorf("agreed on %d, %v; want %d", v, err, c.want)
+			}
+		})
+	}
+	// What is announced is understood.
+	for _, r := range []protocol.Range{protocol.Handoff(), {Oldest: 1, Newest: 1}, {Oldest: 1, Newest: 9}} {
+		var f Frame
+		if f.announce(r); f.Versions() != r {
+			t.Errorf("%s became %s", r, f.Versions())
+		}
+	}
+}
+
+// hello is one of the release.
+func hello(t *testing.T) []byte {
+	t.Helper()
+	b, err := Append(nil, &Frame{Kind: KindHello, ProtocolVersion: 1, Session: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b[2] = 77
-	b = append(b[:4], "whatever another version says"...)
-	var f Frame
-	var ve *VersionError
-	if err := Decode(b, &f); !errors.As(err, &ve) || !errors.Is(err, ErrVersion) {
-		t.Fatal(err)
-	}
-	if ve.Ours != Version || ve.Theirs != 77 || !strings.Contains(ve.Error(), "77") {
-		t.Fatalf("%v", ve)
-	}
+	return b
 }
 
 // The usual hop costs no allocation in either direction.

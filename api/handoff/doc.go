@@ -30,12 +30,15 @@
 // On a stream every frame is preceded by its length: u32, 1 to MaxFrameSize,
 // not counting the four bytes of the length.
 //
-// Hello. The first four bytes are the same in every version, so that two
-// versions can refuse each other with both numbers.
+// Hello. What stands before the session is the same in every version, so that two
+// versions can agree, or refuse each other with all numbers; the rest is laid out as in
+// the oldest version that the sender speaks. A link has the newest version that both
+// sides speak.
 //
 //	 0  u8   kind = 1
-//	 1  u8   flags = 0
-//	 2  u16  protocol version
+//	 1  u8   flags: 1 if the oldest version follows
+//	 2  u16  newest version that the sender speaks
+//	[ 4  u16  oldest version, less than the newest; absent if it is the same]
 //	 4  u64  session, not 0
 //	12  u64  peer session
 //	20  u64  ack

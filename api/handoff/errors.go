@@ -1,9 +1,6 @@
 package handoff
 
-import (
-	"errors"
-	"fmt"
-)
+import "errors"
 
 var (
 	// ErrTruncated is returned when a frame ends before its layout does.
@@ -15,9 +12,9 @@ var (
 	ErrMalformed = errors.New("handoff: frame is malformed")
 	// ErrKind is returned when the kind of a frame is unknown.
 	ErrKind = errors.New("handoff: frame kind is unknown")
-	// ErrVersion is returned when a Hello speaks another protocol version. The
-	// error is a *VersionError.
-	ErrVersion = errors.New("handoff: protocol versions differ")
+	// ErrVersion is returned when a Hello speaks no version that this build does. It
+	// comes with a *protocol.Mismatch.
+	ErrVersion = errors.New("handoff: refused hello")
 	// ErrConflict is returned by Fence.Check when a turn arrives twice with
 	// different content. Its code on the wire is CodeConflict.
 	ErrConflict = errors.New("handoff: same turn with different content")
@@ -31,16 +28,3 @@ var (
 const (
 	CodeConflict = "handoff_conflict"
 )
-
-// VersionError names both protocol versions of a refused Hello.
-type VersionError struct {
-	Ours, Theirs uint16
-}
-
-// Error gives both numbers.
-func (e *VersionError) Error() string {
-	return fmt.Sprintf("handoff: protocol versions differ: ours is %d, theirs is %d", e.Ours, e.Theirs)
-}
-
-// Is reports that the error is an ErrVersion.
-func (e *VersionError) Is(target error) bool { return target == ErrVersion }

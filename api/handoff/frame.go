@@ -1,13 +1,15 @@
 package handoff
 
 import (
+	"github.com/tokenrouter/tokenrouter/api/protocol"
 	"github.com/tokenrouter/tokenrouter/api/routing"
 	"github.com/tokenrouter/tokenrouter/api/sampling"
 )
 
-// Version is the protocol version written in every Hello. Peers with another
-// version are refused with both numbers.
-const Version = 1
+// Version is the newest version of the protocol that this build speaks. A link has
+// the newest one that both sides speak; those that have none in common refuse each
+// other.
+const Version = protocol.HandoffNewest
 
 // Kind says what a frame means.
 type Kind uint8
@@ -135,8 +137,10 @@ type Frame struct {
 	Live       int32
 	StepMicros uint32
 
-	// Hello.
+	// Hello. ProtocolVersion is the newest version that the sender speaks,
+	// OldestVersion the oldest one; 0 if it is the same (Announce, Versions).
 	ProtocolVersion uint16
+	OldestVersion   uint16
 	Replica         string // sender's replica name
 	Model           string // sender's served model name
 	Session         uint64 // sender's random number for this link, never 0; a new one voids resume

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"mime"
 	"net/http"
 	"strings"
 
@@ -77,7 +76,7 @@ func (c *entryClient) Generate(ctx context.Context, r *generate.Request) (Stream
 		return nil, fmt.Errorf("request to entry %s: %w", c.name, err)
 	}
 	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", generate.ContentType)
+	req.Header.Set("Accept", generate.Accept())
 	resp, err := c.rt.RoundTrip(req)
 	if err != nil {
 		return nil, fmt.Errorf("send to entry %s: %w", c.name, err)
@@ -86,9 +85,9 @@ func (c *entryClient) Generate(ctx context.Context, r *generate.Request) (Stream
 		defer func() { _ = resp.Body.Close() }()
 		return nil, c.refusal(resp)
 	}
-	if media, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || media != generate.ContentType {
+	if err := generate.CheckContentType(resp.Header.Get("Content-Type")); err != nil {
 		_ = resp.Body.Close()
-		return nil, fmt.Errorf("%w: %s sent content type %.64q", ErrProtocol, c.name, media)
+		return nil, fmt.Errorf("%w: entry %s: %w", ErrProtocol, c.name, err)
 	}
 	return &clientStream{body: resp.Body, r: generate.NewReader(resp.Body)}, nil
 }
@@ -103,6 +102,9 @@ func (c *entryClient) refusal(resp *http.Response) error {
 	refused := new(generate.Error)
 	if err := json.Unmarshal(body, refused); err != nil || refused.Code == "" {
 		return fmt.Errorf("%w: %s sent status %d without an error", ErrProtocol, c.name, resp.StatusCode)
+	}
+	if refused.Code == generate.CodeVersion {
+		return fmt.Errorf("%w: entry %s refuses: %.256s", ErrProtocol, c.name, refused.Message)
 	}
 	return refused
 }

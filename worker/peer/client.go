@@ -50,6 +50,8 @@ type dialing struct {
 	link *Link     // nil: the next connection makes a new one
 	lost time.Time // when link lost its connection
 	wait time.Duration
+	// refused is the refusal that was logged last, so that it is logged once.
+	refused string
 }
 
 // Run dials, keeps the link, and dials again, until ctx ends. The owner hears
@@ -86,7 +88,10 @@ func (c *Client) settle(d *dialing, err error) {
 		c.end(d, err)
 	case errors.Is(err, handoff.ErrVersion), errors.Is(err, ErrRefused) && d.link != nil && !d.link.wasUp():
 		// It will not get better soon; an upgrade may be under way.
-		c.cfg.Log.Warn("peer refused", "peer", c.url, "err", err)
+		if text := err.Error(); text != d.refused {
+			d.refused = text
+			c.cfg.Log.Warn("peer refused", "peer", c.url, "err", err)
+		}
 		d.wait = l.MaxBackoff
 	}
 	if d.link == nil || !d.link.wasUp() {
@@ -224,10 +229,10 @@ func (c *Client) serve(cn *conn, r *handoff.Reader, d *dialing, timeout *time.Ti
 		return err
 	}
 	timeout.Stop()
-	d.wait = 0
+	d.wait, d.refused = 0, ""
 	defer func() { d.lost = time.Now() }()
 	if fresh {
-		c.cfg.Log.Debug("peer link up", "peer", h.Replica)
+		c.cfg.Log.Debug("peer link up", "peer", h.Replica, "version", d.link.Version())
 		c.cfg.Handler.LinkUp(d.link)
 	}
 	return cn.read(r)

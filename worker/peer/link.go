@@ -23,6 +23,7 @@ type Link struct {
 	// replica, model and peerSession are the other side's, known once up.
 	replica, model string
 	peerSession    uint64
+	version        int // of the protocol: the newest that both sides speak
 	up             bool
 	down           error // not nil: the link is dead
 	conn           *conn // the current connection, nil while resuming
@@ -49,6 +50,13 @@ func (l *Link) Peer() (replica, model string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.replica, l.model
+}
+
+// Version is the version of the protocol that the link speaks, known once up.
+func (l *Link) Version() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.version
 }
 
 // Send queues a turn frame, or a Group. It never blocks. f is copied and not changed (its
@@ -117,17 +125,23 @@ func (l *Link) hello() *handoff.Frame {
 	defer l.mu.Unlock()
 	l.acked = l.recv
 	l.granted = max(l.granted, l.recv+uint64(l.cfg.Limits.Window))
-	return &handoff.Frame{
-		Kind: handoff.KindHello, ProtocolVersion: handoff.Version,
+	h := &handoff.Frame{
+		Kind:    handoff.KindHello,
 		Replica: l.cfg.Replica, Model: l.cfg.Model,
 		Session: l.session, PeerSession: l.peerSession,
 		Ack: l.recv, Credits: l.cfg.Limits.Window,
 	}
+	h.Announce()
+	return h
 }
 
 // attach takes the other side's Hello and makes c the active connection of the
 // link. It reports whether the link is new.
 func (l *Link) attach(c *conn, h *handoff.Frame) (fresh bool, err error) {
+	version, err := h.Agree()
+	if err != nil {
+		return false, err
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -135,15 +149,15 @@ func (l *Link) attach(c *conn, h *handoff.Frame) (fresh bool, err error) {
 		return false, ErrSessionLost
 	case h.PeerSession != 0 && h.PeerSession != l.session:
 		return false, fmt.Errorf("%w: hello is for another session", ErrProtocol)
-	case l.up && (h.Replica != l.replica || h.Model != l.model):
-		return false, fmt.Errorf("%w: hello changes the replica's name or model", ErrProtocol)
+	case l.up && (h.Replica != l.replica || h.Model != l.model || version != l.version):
+		return false, fmt.Errorf("%w: hello changes the replica's name, model or version", ErrProtocol)
 	}
 	if err := l.ackLocked(h.Ack, h.Credits); err != nil {
 		return false, err
 	}
 	fresh = !l.up
 	l.up = true
-	l.replica, l.model, l.peerSession = h.Replica, h.Model, h.Session
+	l.replica, l.model, l.peerSession, l.version = h.Replica, h.Model, h.Session, version
 	l.conn, c.next = c, l.out.first
 	if c.state == connOpening {
 		c.state = connActive

@@ -110,7 +110,8 @@ func (c *Config) fill() error {
 	if c.Replica == "" {
 		return errors.New("peer: Config.Replica is empty")
 	}
-	hello := handoff.Frame{Kind: handoff.KindHello, ProtocolVersion: handoff.Version, Session: 1, Replica: c.Replica, Model: c.Model}
+	hello := handoff.Frame{Kind: handoff.KindHello, Session: 1, Replica: c.Replica, Model: c.Model}
+	hello.Announce()
 	if _, err := handoff.Append(nil, &hello); err != nil {
 		return fmt.Errorf("peer: Config names: %w", err)
 	}

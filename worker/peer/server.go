@@ -420,7 +420,7 @@ func (st *stream) attach(place *seat, l *Link, hello *handoff.Frame) (*conn, err
 		return nil, err
 	}
 	if fresh {
-		s.cfg.Log.Debug("peer link up", "peer", hello.Replica)
+		s.cfg.Log.Debug("peer link up", "peer", hello.Replica, "version", l.Version())
 		s.cfg.Handler.LinkUp(l)
 	}
 	return c, nil

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/api/handoff"
+	"github.com/tokenrouter/tokenrouter/api/protocol"
 	"github.com/tokenrouter/tokenrouter/worker/peer"
 	"github.com/tokenrouter/tokenrouter/worker/peer/peertest"
 )
@@ -229,42 +230,80 @@ func TestStalledLink(t *testing.T) {
 	})
 }
 
-// Both numbers of a version that does not fit are named on both sides.
+// A side that speaks no version of this build is refused by both, once in the log, and
+// what it speaks is named.
 func TestVersions(t *testing.T) {
+	for name, c := range map[string]struct {
+		newest, oldest uint16 // oldest is 0 for the same
+		says           string
+	}{
+		"too new": {99, 98, "the other 98 to 99: the other is too new"},
+		"garbage": {0, 0, "no range of versions"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testRefused(t, c.newest, c.oldest, c.says) })
+		})
+	}
+}
+
+func testRefused(t *testing.T, newest, oldest uint16, says string) {
+	var log lockedBuffer
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	r := newRig(t, peertest.Good)
+	r.serve(peer.ServerConfig{Config: peer.Config{Handler: owner{}, Log: logger}})
+	tr, _ := r.transport()
+	head := []byte{byte(handoff.KindHello), 0, byte(newest), 0}
+	if oldest != 0 {
+		head = []byte{byte(handoff.KindHello), 1, byte(newest), 0, byte(oldest), 0}
+	}
+	b := binary.LittleEndian.AppendUint32(nil, uint32(len(head)+8))
+	b = append(append(b, head...), "whatever"...)
+	w := r.raw(tr)
+	w.write(b)
+	var f handoff.Frame
+	if err := w.in.Next(&f); err != nil || f.Versions() != protocol.Handoff() {
+		t.Errorf("server answers versions %s, %v", f.Versions(), err)
+	}
+	if code := w.goodbye(); code != "version_mismatch" {
+		t.Errorf("code %q", code)
+	}
+	w.close()
+	if s := log.String(); !strings.Contains(s, says) {
+		t.Errorf("server's log: %s", s)
+	}
+
+	// Now the server is the odd one.
+	log.Reset()
+	r.mux.set(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write(b)
+	}))
+	ledger, stop := r.dial(peer.ClientConfig{Config: peer.Config{Handler: owner{}, Log: logger}, Transport: tr})
+	<-time.After(3 * time.Second) // several dials
+	if s := log.String(); strings.Count(s, says) != 1 || ledger.Ups() > 0 {
+		t.Errorf("client's log: %s", s)
+	}
+	stop()
+	r.stop()
+}
+
+// A side that speaks more than this build gets what both speak.
+func TestNewerPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log lockedBuffer
-		logger := slog.New(slog.NewTextHandler(&log, nil))
 		r := newRig(t, peertest.Good)
-		r.serve(peer.ServerConfig{Config: peer.Config{Handler: owner{}, Log: logger}})
+		versions := make(chan int, 1)
+		r.serve(peer.ServerConfig{Config: peer.Config{Handler: owner{up: func(l *peer.Link) { versions <- l.Version() }}}})
 		tr, _ := r.transport()
-		b := framed(t, helloFrame("old", 1, 1))
-		binary.LittleEndian.PutUint16(b[6:], 99)
 		w := r.raw(tr)
-		w.write(b)
-		var f handoff.Frame
-		if err := w.in.Next(&f); err != nil || f.ProtocolVersion != handoff.Version {
-			t.Errorf("server answers version %d, %v", f.ProtocolVersion, err)
+		h := helloFrame("newer", 1, 1)
+		h.ProtocolVersion, h.OldestVersion = handoff.Version+5, protocol.HandoffOldest
+		w.send(h)
+		if f := w.next(); f.Kind != handoff.KindHello {
+			t.Errorf("it gets a %s %q", f.Kind, f.Code)
 		}
-		if code := w.goodbye(); code != "version_mismatch" {
-			t.Errorf("code %q", code)
+		if v := <-versions; v != handoff.Version {
+			t.Errorf("the link speaks %d, want %d", v, handoff.Version)
 		}
 		w.close()
-		want := (&handoff.VersionError{Ours: handoff.Version, Theirs: 99}).Error()
-		if s := log.String(); !strings.Contains(s, want) {
-			t.Errorf("server's log: %s", s)
-		}
-
-		// A server of another version.
-		log.Reset()
-		r.mux.set(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			_, _ = w.Write(b)
-		}))
-		ledger, stop := r.dial(peer.ClientConfig{Config: peer.Config{Handler: owner{}, Log: logger}, Transport: tr})
-		synctest.Wait()
-		if s := log.String(); !strings.Contains(s, want) || ledger.Ups() > 0 {
-			t.Errorf("client's log: %s", s)
-		}
-		stop()
 		r.stop()
 	})
 }

@@ -25,6 +25,12 @@ func (s *Subservice) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "POST only", http.StatusMethodNotAllowed)
 		return
 	}
+	version, refusal := generate.Choose(r.Header.Get("Accept"))
+	if refusal != nil {
+		s.log.Warn("gateway refused", "addr", r.RemoteAddr, "err", refusal.Message)
+		writeError(w, refusal)
+		return
+	}
 	req, err := generate.DecodeRequest(r.Body)
 	if err != nil {
 		writeError(w, &generate.Error{Code: generate.CodeInvalid, Message: err.Error()})
@@ -38,6 +44,7 @@ func (s *Subservice) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeError(w, refusal)
 		return
 	}
+	w.Header().Set("Content-Type", generate.ContentType(version))
 	s.copyEvents(r.Context(), w, sub)
 }
 
@@ -58,7 +65,6 @@ func (s *Subservice) submit(ctx context.Context, sub *submission) *generate.Erro
 // copyEvents writes the request's events until the last one, or until the
 // gateway goes away.
 func (s *Subservice) copyEvents(ctx context.Context, w http.ResponseWriter, sub *submission) {
-	w.Header().Set("Content-Type", generate.ContentType)
 	w.WriteHeader(http.StatusOK)
 	out := generate.NewWriter(w)
 	flush := http.NewResponseController(w)

@@ -7,11 +7,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/sourcegraph/conc/pool"
 
 	"github.com/tokenrouter/tokenrouter/api/generate"
+	"github.com/tokenrouter/tokenrouter/api/protocol"
 	"github.com/tokenrouter/tokenrouter/api/sampling"
 	"github.com/tokenrouter/tokenrouter/worker/executor/fakeexec"
 )
@@ -237,6 +239,39 @@ func TestSlowReaderIsHeld(t *testing.T) {
 	for i, token := range got.Tokens {
 		if token != want.Tokens[i] {
 			t.Fatalf("token %d is %v, want %v", i, token, want.Tokens[i])
+		}
+	}
+	c.awaitIdle()
+}
+
+// A gateway of another version is told so before its request is looked at.
+func TestGatewayVersions(t *testing.T) {
+	c := startCluster(t, layout{policy: "single", replicas: []int{1}, script: fakeexec.Hashed(testVocab - 1)})
+	id := uint64(0)
+	for accept, want := range map[string]int{
+		generate.Accept(): http.StatusOK,
+		"":                http.StatusOK,
+		generate.ContentType(protocol.GenerateNewest + 1): http.StatusNotAcceptable,
+		generate.ContentType(protocol.GenerateOldest - 1): http.StatusNotAcceptable,
+		"text/html": http.StatusNotAcceptable,
+	} {
+		id++
+		body, err := generate.EncodeRequest(request(id, 3))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want != http.StatusOK {
+			body = []byte("of another version")
+		}
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, generate.Path, bytes.NewReader(body))
+		r.Header.Set("Accept", accept)
+		w := httptest.NewRecorder()
+		c.hosts["m0-0"].sub.ServeHTTP(w, r)
+		if w.Code != want {
+			t.Errorf("%q: status %d, want %d", accept, w.Code, want)
+		}
+		if text := w.Body.String(); want != http.StatusOK && !strings.Contains(text, generate.CodeVersion) {
+			t.Errorf("%q: %s", accept, text)
 		}
 	}
 	c.awaitIdle()

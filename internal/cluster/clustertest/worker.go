@@ -16,6 +16,7 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/api/generate"
+	"github.com/tokenrouter/tokenrouter/api/protocol"
 	"github.com/tokenrouter/tokenrouter/control/controltest"
 	"github.com/tokenrouter/tokenrouter/gateway/session"
 	"github.com/tokenrouter/tokenrouter/gateway/session/sessiontest"
@@ -180,7 +181,7 @@ func serveEntry(w http.ResponseWriter, r *http.Request, e session.Entry) {
 		return
 	}
 	defer func() { _ = s.Close() }()
-	w.Header().Set("Content-Type", generate.ContentType)
+	w.Header().Set("Content-Type", generate.ContentType(protocol.GenerateNewest))
 	events := generate.NewWriter(w)
 	for {
 		ev, err := s.Next()
