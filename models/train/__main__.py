@@ -3,7 +3,9 @@
 import argparse
 import json
 import os
+import tempfile
 import time
+import traceback
 from pathlib import Path
 
 import torch
@@ -12,11 +14,19 @@ from . import evaluate, routers, trio
 from .data import Encoder, Workers
 from .decode import decode
 from .evaluate import HEAD, AtLeast, Point, Stitch
-from .model import Config, Model
+from .model import Model
 from .rows import collect, join
 
 MODELS = Path(__file__).resolve().parent.parent
 WIDTH = 768
+# Tokens that are drawn: less than half of what the large model may read, so that it sees a row more than once.
+UNIQUE = 240_000_000
+# Parts of the budget after which the models are trained, and the routers of each pair fitted.
+TRIO, SHIPPED, MADE = .56, .42, .86
+# What a run should reach: the model or router, what is measured, whether it should be at most or at least, the bound.
+GOALS = (("tiny-s", "accuracy", "<=", .5), ("tiny-m", "accuracy", ">=", .9), ("tiny-l", "accuracy", ">=", .99),
+         ("r2r", "accuracy", ">=", .98), ("r2r", "share", "<=", .05),
+         ("citer", "accuracy", ">=", .97), ("citer", "share", "<=", .08))
 # Shares at which policies are measured, and those at which the thresholds of the files are set.
 SHARES = (.01, .02, .03, .04, .05, .06, .08, .10, .13)
 WANTED = {"r2r": .045, "citer": .075, "co-llm": .08}
@@ -33,7 +43,8 @@ def arguments():
     p.add_argument("--models", type=Path, default=MODELS, help="folder of tiny-s, tiny-m and tiny-l")
     p.add_argument("--skip-trio", action="store_true", help="train routers for the models as they are, and nothing else")
     p.add_argument("--skip-routers", action="store_true", help="do not train routers for the models as they are")
-    p.add_argument("--budget", type=float, default=440, help="seconds that the run aims at; measuring may take a few more")
+    p.add_argument("--budget", type=float, default=480,
+                   help="seconds that the run aims at; what is being measured then is still finished")
     p.add_argument("--device", help="cuda or cpu; cuda where there is one")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--no-compile", action="store_true", help="never use torch.compile")
@@ -52,7 +63,7 @@ class Run:
     """The state of one run: options, the clock, the log and the results."""
 
     def __init__(self, options, workers):
-        self.o, self.start = options, time.monotonic()
+        self.o, self.start, self.failed = options, time.monotonic(), False
         self.asked = evaluate.problems(MODELS / "eval" / "problems.jsonl")[:options.problems or None]
         # Problems that are not in the evaluation set: to learn from, to set thresholds on, to answer on policy.
         known = {q for q, _ in self.asked}
@@ -64,7 +75,7 @@ class Run:
             torch.backends.cuda.enable_cudnn_sdp(False)
         self.encoder = Encoder(options.models / "tiny-s" / "tokenizer.json")
         self.digits = frozenset(self.encoder.words("0123456789"))
-        self.lines, self.results = [], {}
+        self.lines, self.results, self.reached = [], {}, {}
         options.out.mkdir(parents=True, exist_ok=True)
 
     def log(self, line):
@@ -76,6 +87,13 @@ class Run:
         self.log(line)
         (self.o.out / "table.md").write_text("\n".join(self.lines) + "\n")
         (self.o.out / "results.json").write_text(json.dumps(self.results, indent=2) + "\n")
+
+    def spent(self, what):
+        """Whether the budget is used up, so that this is left out; says so."""
+        if time.monotonic() < self.until(1):
+            return False
+        self.log(f"the budget is spent; left out: {what}")
+        return True
 
     def until(self, share):
         """The time (time.monotonic) at which this share of the budget is spent."""
@@ -119,11 +137,11 @@ def train_routers(run, small, large, folder, title, until):
 
 
 def separation(score, rows):
-    """The area under the ROC curve for R2R's label."""
+    """The area under the ROC curve for R2R's label; nan where no row has it, or all."""
     order = score.argsort()
     positive = (rows.weight * routers.harmful(rows))[order]
     negative = (rows.weight * ~routers.harmful(rows))[order]
-    return (positive * negative.cumsum(0)).sum().item() / (positive.sum() * negative.sum()).item()
+    return ((positive * negative.cumsum(0)).sum() / (positive.sum() * negative.sum())).item()
 
 
 def measure(run, small, large, nets, held, title):
@@ -132,12 +150,16 @@ def measure(run, small, large, nets, held, title):
     even = {s: routers.cut_at(spread, held.weight, s) for s in SHARES}
     run.table(f"\n{title}: routed, {len(run.asked)} problems\n\n{HEAD}")
     for kind, (net, cuts) in nets.items():
+        if run.spent(f"measuring {kind} of the {title}"):
+            continue
         ends = sorted(set(cuts.values()))
         curve(run, title, kind, small, large, lambda c, net=net: AtLeast(net.score, c), ends,
               chosen=cuts[WANTED[kind]])
-    curve(run, title, "entropy", small, large, lambda c: AtLeast(evaluate.entropy, c), list(even.values()))
-    curve(run, title, "r-stitch", small, large, Stitch, [.03, .02, .01, .0075, .005])
-    curve(run, title, "oracle", small, large, lambda c: evaluate.oracle, [0.0])
+    for kind, rule, cuts in (("entropy", lambda c: AtLeast(evaluate.entropy, c), list(even.values())),
+                             ("r-stitch", Stitch, [.03, .02, .01, .0075, .005]),
+                             ("oracle", lambda c: evaluate.oracle, [0.0])):
+        if not run.spent(f"measuring {kind} of the {title}"):
+            curve(run, title, kind, small, large, rule, cuts)
 
 
 def curve(run, title, kind, small, large, rule, cuts, chosen=None):
@@ -146,59 +168,99 @@ def curve(run, title, kind, small, large, rule, cuts, chosen=None):
         point = Point(kind, routers.threshold_of(kind, cut), accuracy, share)
         run.table(point.row() + (" ← file" if cut == chosen else ""))
         points.append(point)
+        if cut == chosen:
+            run.reached[title, kind, "accuracy"], run.reached[title, kind, "share"] = accuracy, share
     run.results.setdefault(title, {})[kind] = [vars(p) for p in points]
-    return points
 
 
 def alone(run, models, title):
     run.table(f"\n{title}: alone, {len(run.asked)} problems\n\n| model | accuracy |\n|---|---|")
     for name, model in models.items():
         accuracy = evaluate.alone(model, run.encoder, run.asked)
-        run.results.setdefault(title, {})[name] = accuracy
+        run.results.setdefault(title, {})[name] = run.reached[title, name, "accuracy"] = accuracy
         run.table(f"| {name} | {accuracy:.3f} |")
 
 
-def train_trio(run, stream):
-    """Trains the three models, the pair first, and returns them by name as they were saved."""
+def start_trio(run, packed):
+    """Starts the processes that train the three models."""
+    o = run.o
+    return trio.start([trio.Job(name, str(o.models / name), str(o.out / name), packed, recipe.scaled(o.scale), str(run.device),
+                                o.seed, run.start, run.until(TRIO), run.device.type == "cuda" and not o.no_compile)
+                       for name, recipe in trio.RECIPES.items()])
+
+
+def wait_trio(run, processes):
+    """Waits for the processes and returns the models by name, as they were saved."""
     made = {}
-    # Parts of the time that is left: compiling takes some of each. The pair comes first.
-    began = time.monotonic()
-    room = max(1.0, run.until(.8) - began)
-    ends = {"tiny-s": .2, "tiny-l": .78, "tiny-m": 1.0}
-    for name, end in ends.items():
-        recipe = trio.RECIPES[name].scaled(run.o.scale)
-        run.log(f"{name}: up to {recipe.tokens / 1e6:.0f} M tokens")
-        config = Config.load(run.o.models / name / "config.json")
-        made[name] = trio.train(name, config, stream, recipe, device=run.device, seed=run.o.seed,
-                                deadline=began + end * room, compiled=not run.o.no_compile, log=run.log)
-        made[name].save(run.o.out / name, run.o.models / name)
-        made[name] = Model.load(run.o.out / name, run.device)
+    for name, process in processes.items():
+        process.join(max(0, run.until(TRIO) - time.monotonic()) + 30)
+        if process.is_alive():
+            run.log(f"{name}: did not end in time and is given up")
+            process.terminate()
+        elif process.exitcode == 0:
+            made[name] = Model.load(run.o.out / name, run.device)
+        else:
+            run.log(f"{name}: not made, its process ended with {process.exitcode}")
     return made
+
+
+def verdict(run):
+    """Ends the table with what the run should reach."""
+    run.table("\nshould reach\n\n| | | | reached | |\n|---|---|---|---|---|")
+    for title in sorted({title for title, _, _ in run.reached}):
+        for name, what, order, bound in GOALS:
+            got = run.reached.get((title, name, what))
+            if got is not None:
+                good = got <= bound if order == "<=" else got >= bound
+                run.table(f"| {title} | {name} {what} | {order} {bound} | {got:.4f} | {'yes' if good else 'NO'} |")
+
+
+def attempt(run, part, *arguments):
+    """Runs one part; if it fails the others are still worth having."""
+    try:
+        part(run, *arguments)
+    except Exception:
+        run.failed = True
+        run.log(f"{part.__name__} failed, going on:\n{traceback.format_exc()}")
+
+
+def parts(run, workers, packed):
+    """All parts of a run, while the three models are trained beside them."""
+    o = run.o
+    processes = start_trio(run, packed) if packed else {}
+    shipped = {n: Model.load(o.models / n, run.device) for n in trio.RECIPES}
+    attempt(run, alone, shipped, "models as they are")
+    if not o.skip_routers:
+        attempt(run, train_routers, shipped["tiny-s"], shipped["tiny-l"], o.out / "routers", "models as they are",
+                run.until(MADE if o.skip_trio else SHIPPED))
+    if not packed:
+        return
+    made = wait_trio(run, processes)
+    workers.check()
+    attempt(run, alone, made, "models made here")
+    if "tiny-s" in made and "tiny-l" in made:
+        attempt(run, train_routers, made["tiny-s"], made["tiny-l"], o.out / "routers-made", "models made here", run.until(MADE))
+    run.failed |= len(made) < len(processes)
 
 
 def main():
     options = arguments()
-    # Before the accelerator is touched: the processes are forked.
-    workers = Workers(options.models / "tiny-s" / "tokenizer.json", options.seed, max(1, len(os.sched_getaffinity(0)) - 1))
-    run = Run(options, workers)
-    # Less than half of what the large model reads, so that it sees every row more than once.
-    rows = max(256, int(options.scale * 240_000_000) // WIDTH)
-    packed = None if options.skip_trio else workers.packed(rows, WIDTH)
-    run.log(f"torch {torch.__version__}, {run.device}, budget {options.budget:.0f} s")
-    try:
-        shipped = {n: Model.load(options.models / n, run.device) for n in ("tiny-s", "tiny-l")}
-        if not options.skip_routers:
-            train_routers(run, shipped["tiny-s"], shipped["tiny-l"], options.out / "routers", "models as they are",
-                          run.until(.6 if options.skip_trio else .25))
-        if packed:
-            made = train_trio(run, trio.Stream(packed, rows, WIDTH, run.device))
-            alone(run, made, "models made here")
-            train_routers(run, made["tiny-s"], made["tiny-l"], options.out / "routers-made", "models made here",
-                          run.until(.9))
-        alone(run, shipped, "models as they are")
-    finally:
-        workers.close()
-    run.log(f"done; everything is in {options.out}")
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "4")  # for each of three processes
+    # Before the accelerator is touched: the processes are forked. Some cores are for the models' own.
+    cores = len(os.sched_getaffinity(0))
+    workers = Workers(options.models / "tiny-s" / "tokenizer.json", options.seed, max(1, cores - (1 if options.skip_trio else 5)))
+    with tempfile.TemporaryDirectory(prefix="packed-") as folder:
+        try:
+            run = Run(options, workers)
+            rows = max(256, int(options.scale * UNIQUE) // WIDTH)
+            packed = None if options.skip_trio else workers.packed(folder, rows, WIDTH)
+            run.log(f"torch {torch.__version__}, {run.device}, {cores} cores, budget {options.budget:.0f} s")
+            parts(run, workers, packed)
+            verdict(run)
+        finally:
+            workers.close()
+    run.log(f"done{', but a part failed' if run.failed else ''}; everything is in {options.out}")
+    raise SystemExit(run.failed)
 
 
 if __name__ == "__main__":

@@ -270,6 +270,45 @@ def pack(tokenizer, seed, rows, width):
     return out
 
 
+@dataclass(frozen=True)
+class Packed:
+    """Packed rows in a file, which some processes fill part by part while others read.
+
+    A second file has a byte for each part, which is set once the part is whole.
+    """
+
+    folder: str
+    rows: int
+    width: int
+    part: int
+
+    @classmethod
+    def create(cls, folder, rows, width, part):
+        packed = cls(str(folder), rows, width, part)
+        for name, size in (("rows.bin", 2 * rows * width), ("whole.bin", -(-rows // part))):
+            with open(f"{folder}/{name}", "wb") as f:
+                f.truncate(size)
+        return packed
+
+    def _map(self, mode):
+        return (np.memmap(f"{self.folder}/rows.bin", np.uint16, mode, shape=(self.rows, self.width)),
+                np.memmap(f"{self.folder}/whole.bin", np.uint8, mode))
+
+    def write(self, i, array):
+        rows, whole = self._map("r+")
+        rows[i * self.part:(i + 1) * self.part] = array
+        whole[i] = 1
+
+    def read(self, row):
+        """The part that begins at this row, or None as long as it is not whole."""
+        rows, whole = self._map("r")
+        return np.array(rows[row:row + self.part]) if whole[row // self.part] else None
+
+
+def pack_part(tokenizer, seed, rows, packed, i):
+    packed.write(i, pack(tokenizer, seed, rows, packed.width))
+
+
 def draw(tokenizer, seed, n, known):
     """Draws n problems whose questions are not in known, as pairs of prompt and answer (ids)."""
     r, encoder, out = random.Random(seed), Encoder(tokenizer), []
@@ -286,21 +325,29 @@ class Workers:
     def __init__(self, tokenizer, seed, processes):
         # Forked, before anything touches the accelerator.
         self.pool = ProcessPoolExecutor(processes, mp_context=get_context("fork"))
-        self.tokenizer, self.seed = tokenizer, seed
+        self.tokenizer, self.seed, self.packing = tokenizer, seed, []
 
-    def _ask(self, work, stream, total, part, *more):
-        count = -(-total // part)
-        return [self.pool.submit(work, self.tokenizer, (self.seed * 1009 + stream) * 1_000_003 + i,
-                                 min(part, total - i * part), *more) for i in range(count)]
+    def _parts(self, stream, total, part):
+        """The number, the seed and the size of each part."""
+        first = (self.seed * 1009 + stream) * 1_000_003
+        return [(i, first + i, min(part, total - i * part)) for i in range(-(-total // part))]
 
-    def packed(self, rows, width, part=2048):
-        """Asks for packed rows; the result yields arrays [part, width] in order, waiting for each."""
-        asked = self._ask(pack, 0, rows, part, width)
-        return (a.result() for a in asked)
+    def packed(self, folder, rows, width, part=2048):
+        """Has rows packed into a file in this folder."""
+        packed = Packed.create(folder, rows, width, part)
+        self.packing = [self.pool.submit(pack_part, self.tokenizer, seed, n, packed, i)
+                        for i, seed, n in self._parts(0, rows, part)]
+        return packed
+
+    def check(self):
+        """Raises what went wrong while rows were packed, if anything did."""
+        for asked in self.packing:
+            if asked.done():
+                asked.result()
 
     def texts(self, stream, n, known, part=1000):
         """Asks for problems; the result returns them when it is called. Streams above 0 are independent."""
-        asked = self._ask(draw, stream, n, part, known)
+        asked = [self.pool.submit(draw, self.tokenizer, seed, m, known) for _, seed, m in self._parts(stream, n, part)]
         return lambda: [text for a in asked for text in a.result()]
 
     def close(self):

@@ -50,6 +50,11 @@ class RMSNorm(nn.Module):
         return (self.weight * y).to(x.dtype)
 
 
+def flash(q, k, v, bounds, longest):
+    """Causal attention within documents that lie end to end; q, k and v are [N, heads, head_dim] in half precision."""
+    return torch.ops.aten._flash_attention_forward(q, k, v, bounds, bounds, longest, longest, 0.0, True, False)[0]
+
+
 def rotate(x, cos, sin):
     """Turns the two halves of every head by the angle of its position."""
     a, b = x.float().chunk(2, -1)
@@ -69,7 +74,10 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(c.head_dim, c.rms_norm_eps)
 
     def forward(self, x, cos, sin, mask, store=None):
-        """store, if any, keeps the new keys and values and returns all of the row's."""
+        """mask is boolean, or the bounds of documents (see flash), which then do not reach over rows.
+
+        store, if any, keeps the new keys and values and returns all of the row's.
+        """
         c = self.c
         split = lambda t, heads: t.unflatten(-1, (heads, c.head_dim))
         q = rotate(self.q_norm(split(self.q_proj(x), c.num_attention_heads)), cos, sin).transpose(1, 2)
@@ -84,6 +92,10 @@ class Attention(nn.Module):
             return self.o_proj(out.flatten(1)[:, None])
         # Repeated rather than enable_gqa: every SDPA kernel takes this with a mask.
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+        if mask.dim() == 1:
+            flat = lambda t: t.transpose(1, 2).flatten(0, 1).contiguous()
+            out = flash(flat(q), flat(k), flat(v), mask, q.shape[2])
+            return self.o_proj(out.reshape(x.shape[0], x.shape[1], -1))
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         return self.o_proj(out.transpose(1, 2).flatten(2))
 

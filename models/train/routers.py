@@ -151,7 +151,7 @@ def fit(net, loss, rows, positive, *, epochs, lr, seed, deadline=None, log=print
     """Trains net in place. The learning rate falls as a cosine, which ends sooner if the deadline (a time.monotonic) needs it."""
     device = rows.candidate.device
     generator = torch.Generator(device).manual_seed(seed)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=lr, weight_decay=5e-4)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=lr, weight_decay=5e-4, fused=device.type == "cuda")
     batch = max(2, min(len(rows), max(512, min(4096, len(rows) // 500))))
     per_epoch = len(rows) // batch
     steps, step, start = epochs * per_epoch, 0, time.monotonic()

@@ -3,14 +3,16 @@
 import json
 import random
 import re
+import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from . import data, routers, rows
+from . import data, model, routers, rows, trio
 from .decode import decode
 from .evaluate import AtLeast
 from .model import Cache, Model
@@ -47,6 +49,65 @@ class Generated(unittest.TestCase):
             kept = row[row != PAD]
             self.assertEqual(kept[-1], IM_END)
         self.assertGreater((ids != PAD).mean(), .9)
+
+
+    def test_documents_are_longer_than_the_bounds_need(self):
+        encoder, r = data.Encoder(TOKENIZER), random.Random(4)
+        drawn = [data.small_talk(r) if i % 4 == 0 else data.problem(r) for i in range(1000)]
+        self.assertGreater(min(len(encoder.document(r, p)[0]) for p in drawn), 32)
+
+    def test_packed_parts_are_read_once_they_are_whole(self):
+        with tempfile.TemporaryDirectory() as folder:
+            packed = data.Packed.create(folder, 40, 256, 32)
+            self.assertIsNone(packed.read(32))
+            data.pack_part(TOKENIZER, 7, 8, packed, 1)
+            self.assertTrue((packed.read(32) == data.pack(TOKENIZER, 7, 8, 256)).all())
+            self.assertIsNone(packed.read(0))
+
+
+def flash_reference(q, k, v, bounds, longest):
+    """What model.flash gives, one document after the other."""
+    parts = [torch.nn.functional.scaled_dot_product_attention(
+        *(t[a:b].transpose(0, 1)[None] for t in (q, k, v)), is_causal=True)[0].transpose(0, 1)
+        for a, b in zip(bounds[:-1].tolist(), bounds[1:].tolist()) if a < b]
+    return torch.cat(parts)
+
+
+class Trio(unittest.TestCase):
+    def test_documents_end_to_end_are_those_of_the_mask(self):
+        torch.manual_seed(1)
+        stored = torch.from_numpy(data.pack(TOKENIZER, 5, 4, 768).astype("int32"))
+        net = model.Model(model.Config.load(MODELS / "tiny-m" / "config.json"))
+        masked = trio.loss_of(net, stored)
+        with unittest.mock.patch.object(model, "flash", flash_reference):
+            flash = trio.loss_of(net, stored, flash=True)
+        self.assertAlmostEqual(flash.item(), masked.item(), places=5)
+        bounds = trio.bounds_of(stored & (data.LEARN - 1))
+        self.assertEqual(bounds[0], 0)
+        self.assertEqual(bounds[-1], stored.numel())
+        self.assertEqual(len(set(bounds.tolist())) - 1, trio.documents_of(stored & (data.LEARN - 1)).amax(1).sum())
+
+    def test_a_model_learns_until_the_deadline_or_the_tokens_end(self):
+        config = model.Config.load(MODELS / "tiny-s" / "config.json")
+        with tempfile.TemporaryDirectory() as folder:
+            packed = data.Packed.create(folder, 4, 256, 4)
+            data.pack_part(TOKENIZER, 7, 4, packed, 0)
+            options = dict(device=torch.device("cpu"), seed=1, compiled=False)
+            one = 2 * 256
+            for tokens, deadline, wanted in ((12 * one, float("inf"), "all tokens read"), (10**12, 0, "the time was up")):
+                lines = []
+                trio.train("tiny-s", config, trio.Stream(packed, "cpu"), trio.Recipe(tokens, 1e-2, rows=2, warmup=2),
+                           deadline=deadline, log=lines.append, **options)
+                self.assertTrue(lines[-1].startswith(wanted), lines)
+                if tokens == 12 * one:
+                    self.assertIn("step 12,", lines[-2])
+                    self.assertLess(float(re.search(r"loss ([0-9.]+)", lines[-2])[1]), 6.5)
+
+    def test_rate_rises_and_comes_to_nothing(self):
+        recipe = trio.RECIPES["tiny-s"]
+        self.assertLess(trio.rate(0, 0, recipe), .01)
+        self.assertEqual(trio.rate(500, 0, recipe), 1)
+        self.assertEqual(trio.rate(500, 1, recipe), 0)
 
 
 class Networks(unittest.TestCase):

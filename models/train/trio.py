@@ -1,14 +1,22 @@
-"""Trains the language models from scratch on packed rows of generated arithmetic."""
+"""Trains the language models from scratch on packed rows of generated arithmetic.
+
+Each model has a process of its own (see start): all three are so small that one
+alone leaves the accelerator idle while Python launches its kernels, and compiling
+then takes their time but once. They read the same rows in the same order.
+"""
 
 import math
+import os
 import time
+import traceback
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
 
 import torch
 import torch.nn.functional as F
 
 from .data import LEARN
-from .model import Model
+from .model import Config, Model, same_document
 from .tokens import IM_START
 
 
@@ -35,58 +43,101 @@ RECIPES = {
 
 
 class Stream:
-    """The packed rows on the device. Batches come in the order of the parts and start anew after the last row."""
+    """The packed rows on the device. Batches come in the order of the rows and start anew after the last."""
 
-    def __init__(self, parts, rows, width, device):
-        self.parts, self.rows = parts, rows
-        self.store = torch.empty((rows, width), dtype=torch.int32, device=device)
+    def __init__(self, packed, device):
+        """packed is a data.Packed, which other processes still fill."""
+        self.packed = packed
+        self.store = torch.empty((packed.rows, packed.width), dtype=torch.int32, device=device)
         self.ready = 0
 
-    def batch(self, step, size):
-        """Stored ids [size, width]."""
-        at = step * size % (self.rows - self.rows % size)
+    def batch(self, step, size, deadline=None):
+        """Stored ids [size, width], or None if the deadline passed before they were drawn."""
+        at = step * size % (self.packed.rows - self.packed.rows % size)
         while self.ready < at + size:
-            part = torch.from_numpy(next(self.parts).astype("int32"))
-            self.store[self.ready:self.ready + len(part)] = part.to(self.store.device)
-            self.ready += len(part)
+            part = self.packed.read(self.ready)
+            if part is not None:
+                self.store[self.ready:self.ready + len(part)] = torch.from_numpy(part.astype("int32")).to(self.store.device)
+                self.ready += len(part)
+            elif deadline and time.monotonic() > deadline:
+                return None
+            else:
+                time.sleep(.01)
         return self.store[at:at + size]
 
 
-def loss_of(model, stored):
+def documents_of(ids):
+    """Numbers the documents of every row: each starts with every other <|im_start|>, the user's turn."""
+    return ((ids == IM_START).cumsum(1) + 1) // 2
+
+
+def bounds_of(ids):
+    """Where documents begin in the rows laid end to end, ascending, then the count of ids, repeated.
+
+    The length depends on the shape of ids alone, as compiled layers want it; every document is longer than 32.
+    """
+    turn = ids == IM_START
+    begins = turn & (turn.cumsum(1) % 2 == 1)
+    begins[:, 0] = True
+    at = torch.arange(ids.numel(), device=ids.device)
+    return torch.where(begins.flatten(), at, ids.numel()).sort().values[:ids.numel() // 32 + 2].int()
+
+
+def loss_of(model, stored, flash=False):
     """Mean loss of the next token over the marked positions."""
     ids = stored & (LEARN - 1)
-    # A document starts with every other <|im_start|>: the user's turn, then the answer's.
-    documents = ((ids == IM_START).cumsum(1) + 1) // 2
     target = torch.where(stored >= LEARN, ids, -100)[:, 1:]
-    logits = model(ids.long(), documents)[:, :-1]
+    seen = bounds_of(ids) if flash else same_document(documents_of(ids))
+    positions = torch.arange(ids.shape[1], device=ids.device)[None]
+    logits = model.head(model.hidden(ids.long(), seen, positions))[:, :-1]
     return F.cross_entropy(logits.flatten(0, 1).float(), target.flatten().long(), ignore_index=-100)
 
 
-def schedule(step, steps, recipe):
-    """Share of the learning rate: a short rise, then a cosine down to zero."""
-    warmup = min(recipe.warmup, steps // 10 + 1)
-    if step < warmup:
-        return (step + 1) / warmup
-    return .5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+def flash_agrees(model, backward, stored, log):
+    """Whether attention over documents end to end, which is far cheaper than a mask, gives the mask's gradients."""
+    try:
+        found = []
+        for flash in (False, True):
+            loss = backward(stored, flash).item()
+            found.append((loss, torch.cat([p.grad.flatten() for p in model.parameters()])))
+            model.zero_grad(set_to_none=True)
+        (a, x), (b, y) = found
+        like = F.cosine_similarity(x, y, dim=0).item()
+        log(f"attention without a mask: loss {b:.5f} for {a:.5f}, gradients alike to {like:.5f}")
+        return abs(a - b) < .01 * a and like > .99
+    except Exception as e:  # whatever an older or newer PyTorch says: it only costs speed
+        log(f"attention without a mask failed, going on with one: {type(e).__name__}: {str(e)[:200]}")
+        model.zero_grad(set_to_none=True)
+        return False
 
 
 def compile_layers(model, attempt, log):
     """Compiles the layers, which share one graph. If that fails they run as they are."""
-    torch._dynamo.reset()  # what was compiled for another model only takes room
+    began = time.monotonic()
     for layer in model.model.layers:
         layer.compile(dynamic=False)
     try:
         attempt()
+        log(f"layers compiled in {time.monotonic() - began:.1f} s")
     except Exception as e:  # whatever the compiler raises: it only costs speed
-        log(f"    torch.compile failed, going on without: {type(e).__name__}: {str(e)[:200]}")
+        log(f"torch.compile failed, going on without: {type(e).__name__}: {str(e)[:200]}")
         torch._dynamo.reset()
         for layer in model.model.layers:
             layer._compiled_call_impl = None
     model.zero_grad(set_to_none=True)
 
 
+def rate(step, progress, recipe):
+    """Share of the learning rate: a short rise, and a cosine down to zero over the progress from 0 to 1."""
+    return min(1.0, (step + 1) / recipe.warmup) * .5 * (1 + math.cos(math.pi * progress))
+
+
 def train(name, config, stream, recipe, *, device, seed, deadline, compiled, log=print):
-    """Trains until recipe.tokens are read or, with fewer steps from the start, until the deadline (time.monotonic)."""
+    """Trains until recipe.tokens are read or the deadline (time.monotonic) comes.
+
+    Progress is the larger of both shares, so that the learning rate has come down to
+    zero at the end whatever the speed, and however it changes on the way.
+    """
     torch.manual_seed(seed)
     model = Model(config).to(device)
     cuda = device.type == "cuda"
@@ -94,40 +145,85 @@ def train(name, config, stream, recipe, *, device, seed, deadline, compiled, log
               {"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=recipe.lr, betas=(.9, .95), fused=cuda)
 
-    def backward(stored):
+    def backward(stored, flash):
         with torch.autocast(device.type, torch.bfloat16, enabled=cuda):
-            loss = loss_of(model, stored)
+            loss = loss_of(model, stored, flash)
         loss.backward()
         return loss.detach()
 
-    width = stream.store.shape[1]
-    began = time.monotonic()
+    each, first = recipe.rows * stream.packed.width, stream.batch(0, recipe.rows, deadline)
+    if first is None:
+        raise RuntimeError("no rows were drawn in time")
+    flash = cuda and flash_agrees(model, backward, first[:8], log)
     if compiled:
-        compile_layers(model, lambda: backward(stream.batch(0, recipe.rows)), log)
-    if cuda:
-        torch.cuda.synchronize()
-    steps, step = max(1, recipe.tokens // (recipe.rows * width)), 0
-    # The pace is measured at some early steps; a look at the clock waits for the device.
-    probes, since, at = (40, 160, 640), time.monotonic(), 0
-    total = torch.zeros((), device=device)
-    while step < steps:
+        compile_layers(model, lambda: backward(first, flash).item(), log)
+    steps, step, progress = max(1, recipe.tokens // each), 0, 0.0
+    began = since = time.monotonic()
+    at, total = 0, torch.zeros((), device=device)
+    while progress < 1:
+        batch = stream.batch(step, recipe.rows, deadline)
+        if batch is None:
+            log("the deadline came before further rows")
+            break
         for g in optimizer.param_groups:
-            g["lr"] = recipe.lr * schedule(step, steps, recipe)
-        total += backward(stream.batch(step, recipe.rows))
+            g["lr"] = recipe.lr * rate(step, progress, recipe)
+        total += backward(batch, flash)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         step += 1
-        if step in probes:
+        if step % 25 == 0 and cuda:
+            torch.cuda.synchronize()  # so that the clock below is near to what was done
+        now = time.monotonic()
+        progress = min(1.0, max(step / steps, (now - began) / max(1e-3, deadline - began)))
+        if step == 40 or now - since > 15 or progress >= 1:
             loss, now = total.item() / (step - at), time.monotonic()
-            each = (time.monotonic() - since) / (step - at)
-            if deadline:
-                wanted = max(1, recipe.tokens // (recipe.rows * width))
-                steps = max(step, min(wanted, step + int((deadline - now) / each)))
-            log(f"    {name}: step {step} of {steps}, loss {loss:.4f}, {recipe.rows * width / each / 1e6:.2f} M tokens/s")
+            log(f"step {step}, {step * each / 1e6:.0f} M tokens, {progress:.0%}, loss {loss:.4f}, "
+                f"{(step - at) * each / (now - since) / 1e6:.2f} M tokens/s")
             since, at, total = now, step, torch.zeros_like(total)
-    loss = total.item() / max(1, step - at)
-    log(f"    {name}: loss {loss:.4f}, {steps * recipe.rows * width / 1e6:.0f} M tokens in {time.monotonic() - began:.0f} s")
+    ended = "all tokens read" if step >= steps else "the time was up"
+    log(f"{ended}: {step * each / 1e6:.0f} M tokens in {time.monotonic() - began:.0f} s")
     for layer in model.model.layers:
         layer._compiled_call_impl = None
     return model.eval()
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a process needs to train one model."""
+
+    name: str
+    like: str  # folder with the configuration and the tokenizer
+    out: str
+    packed: object  # data.Packed
+    recipe: Recipe
+    device: str
+    seed: int
+    start: float  # of the run, for the log
+    deadline: float
+    compiled: bool
+
+
+def work(job):
+    """Trains one model and saves it; runs in a process of its own."""
+    log = lambda line: print(f"[{time.monotonic() - job.start:6.1f}]     {job.name}: {line}", flush=True)
+    try:
+        torch.set_num_threads(1)
+        device = torch.device(job.device)
+        log(f"up to {job.recipe.tokens / 1e6:.0f} M tokens until {job.deadline - job.start:.0f} s")
+        model = train(job.name, Config.load(os.path.join(job.like, "config.json")), Stream(job.packed, device), job.recipe,
+                      device=device, seed=job.seed, deadline=job.deadline, compiled=job.compiled, log=log)
+        model.save(job.out, job.like)
+    except BaseException:
+        log("failed:\n" + traceback.format_exc())
+        raise SystemExit(1)
+
+
+def start(jobs):
+    """Starts one process for each job and returns them by the models' names."""
+    # Spawned, as a forked process cannot use an accelerator that its parent has touched.
+    context = get_context("spawn")
+    made = {job.name: context.Process(target=work, args=(job,), name=job.name, daemon=True) for job in jobs}
+    for process in made.values():
+        process.start()
+    return made
