@@ -16,7 +16,6 @@ import (
 	"github.com/tokenrouter/tokenrouter/internal/buildinfo"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/controlnode"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/link"
-	"github.com/tokenrouter/tokenrouter/internal/cluster/operator"
 	"github.com/tokenrouter/tokenrouter/internal/identity"
 )
 
@@ -45,6 +44,8 @@ type controlFlags struct {
 type clusterInitCmd struct {
 	controlFlags
 	ClusterName string `default:"tokenrouter" placeholder:"NAME" help:"Name of the cluster, for people (${default})."`
+	Quiet       bool   `short:"q" env:"TRCTL_INIT_QUIET" help:"Make and print no join tokens, such as where the output is kept as a log."`
+	Output      string `short:"o" env:"TRCTL_INIT_OUTPUT" enum:"text,json" default:"text" help:"Output format: ${enum}. json is one object, for scripts."`
 }
 
 // Run founds a cluster, if the directory has none, and runs its control node.
@@ -67,12 +68,25 @@ func (c *clusterInitCmd) Run(ctx context.Context, p process) error {
 		return entranceError(err)
 	}
 	return c.run(ctx, p, log, dir, saved, nil, func(ctx context.Context, n *controlnode.Node, admin string) error {
-		c.announce(p.out, n, saved, admin)
-		if !founded {
-			fmt.Fprintln(p.out, "It goes on with the cluster that it has. `trctl cluster token create --role ROLE` makes tokens for more nodes.")
-			return nil
+		var invitations []invitation
+		if founded && !c.Quiet {
+			if invitations, err = invite(ctx, n); err != nil {
+				return err
+			}
 		}
-		return invite(ctx, p.out, n)
+		if c.Output == "json" {
+			return writeBegun(p.out, n, saved, admin, founded, invitations)
+		}
+		c.announce(p.out, n, saved, admin)
+		switch {
+		case !founded:
+			fmt.Fprintln(p.out, "It goes on with the cluster that it has. `trctl cluster token create --role ROLE` makes tokens for more nodes.")
+		case c.Quiet:
+			fmt.Fprintln(p.out, "`trctl cluster token create --role ROLE` makes tokens for more nodes.")
+		default:
+			writeInvitations(p.out, invitations)
+		}
+		return nil
 	})
 }
 
@@ -186,40 +200,4 @@ func (c *controlFlags) announce(w io.Writer, n *controlnode.Node, saved *identit
 	own, _ := n.State().Cluster()
 	fmt.Fprintf(w, "trctl %s runs control node %s of cluster %s (%s)\n", buildinfo.Current().Version, saved.Node, own.Name, own.ID)
 	fmt.Fprintf(w, "  other nodes reach it at %s, operators at %s\n", n.Addr(), admin)
-}
-
-// Tokens that invite makes.
-const (
-	inviteLife = 24 * time.Hour
-	inviteUses = 16
-)
-
-// invite prints the commands by which others join, with tokens for them.
-func invite(ctx context.Context, w io.Writer, n *controlnode.Node) error {
-	now := time.Now()
-	fmt.Fprintf(w, "To add nodes, until %s and up to %d of each kind:\n", now.Add(inviteLife).Format(time.DateTime), inviteUses)
-	for _, kind := range []struct {
-		role    cluster.Role
-		command string
-	}{
-		{cluster.Worker, "trctl worker join --join " + n.Addr()},
-		{cluster.Gateway, "trctl gateway join --join " + n.Addr()},
-		{cluster.Control, "trctl cluster join " + n.Addr()},
-	} {
-		request := operator.TokenRequest{Role: kind.role, Life: inviteLife, Uses: inviteUses, Comment: "cluster init"}
-		token, object, err := request.Token(n.State(), now)
-		if err != nil {
-			return err
-		}
-		command, err := cluster.NewCommand(cluster.KindPutToken, "token/"+token.ID, now, object)
-		if err != nil {
-			return err
-		}
-		if _, err := n.Propose(ctx, command); err != nil {
-			return fmt.Errorf("make a token for a %s: %w", kind.role, err)
-		}
-		fmt.Fprintf(w, "  TRCTL_TOKEN=%s %s\n", token.Reveal(), kind.command)
-	}
-	fmt.Fprintln(w, "The tokens are shown this once. `trctl cluster token` lists, makes and revokes them, `trctl key create` makes API keys.")
-	return nil
 }
