@@ -28,6 +28,13 @@ type Network interface {
 	Authorize(r *http.Request, replica, model string) error
 }
 
+// Prober is a Network between processes, which end and fall silent.
+type Prober interface {
+	// Probe connects to where a replica is and lets go again. syscall.ECONNREFUSED says
+	// that its process has ended.
+	Probe(ctx context.Context, replica string) error
+}
+
 // Transport sends requests to one replica, in HTTP/2.
 type Transport interface {
 	http.RoundTripper

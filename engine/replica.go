@@ -138,13 +138,21 @@ func (r *replica) phaseNow() (cluster.Phase, string) {
 	return r.phase, r.why
 }
 
-// complain tells of something that keeps a running replica from a part of its work.
+// complain tells of something that keeps a running replica from a part of its work; nil
+// that nothing does any more.
 func (r *replica) complain(e *Engine, err error) {
 	phase, _ := r.phaseNow()
-	if r.setPhase(phase, reason(err)) {
-		e.log.Warn("a deployment is left out", "replica", r.name, "err", err)
+	switch {
+	case err != nil:
+		if r.setPhase(phase, reason(err)) {
+			e.log.Warn("a deployment is left out", "replica", r.name, "err", err)
+			e.notify()
+		}
+	case r.complained && phase == cluster.Ready && r.setPhase(phase, ""):
+		e.log.Info("no deployment is left out any more", "replica", r.name)
 		e.notify()
 	}
+	r.complained = err != nil
 }
 
 // supervise runs the replica until ctx ends, or it was drained, and again after every failure that a new run may mend.
@@ -310,7 +318,12 @@ type peers struct {
 func (e *Engine) newPeers(r *replica, sub *subservice.Subservice, log *slog.Logger) (_ *peers, err error) {
 	p := &peers{mux: http.NewServeMux(), neighbours: len(r.neighbours)}
 	cfg := peer.Config{Replica: r.name, Model: r.model.cfg.Name, Handler: r.watchLinks(sub), Log: log}
-	if p.server, err = peer.NewServer(peer.ServerConfig{Config: cfg, Authorize: e.net.Authorize}); err != nil {
+	server := peer.ServerConfig{Authorize: e.net.Authorize}
+	if remote, ok := e.net.(Prober); ok {
+		cfg.Limits.Silence, server.Probe = peer.SilentAfter, remote.Probe
+	}
+	server.Config = cfg
+	if p.server, err = peer.NewServer(server); err != nil {
 		return nil, err
 	}
 	p.mux.Handle(peer.Path, p.server)

@@ -82,6 +82,18 @@ func (t *Transport) Close() error {
 	return err
 }
 
+// Drop closes the connection, if there is one, and ends its streams. The next request
+// makes a new one.
+func (t *Transport) Drop() {
+	t.mu.Lock()
+	cc := t.conn
+	t.conn = nil
+	t.mu.Unlock()
+	if cc != nil {
+		_ = cc.Close() // it is not used any more
+	}
+}
+
 // get returns the connection, made first if need be. It makes no reservation:
 // with strict streams the library counts the reservations of those that wait,
 // and more of them than streams would wait for each other for ever.

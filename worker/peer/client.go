@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sourcegraph/conc"
+
 	"github.com/tokenrouter/tokenrouter/api/handoff"
 )
 
@@ -18,7 +20,8 @@ type ClientConfig struct {
 	Config
 	// URL of the server, without Path: "https://host:port".
 	URL string
-	// Transport opens the stream; it must speak HTTP/2 (internal/h2).
+	// Transport opens the stream; it must speak HTTP/2 (internal/h2). If it has a method
+	// Drop(), that is called when its connection has fallen silent.
 	Transport http.RoundTripper
 	// Expect is the replica that must answer; empty takes any.
 	Expect string
@@ -47,9 +50,11 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 
 // dialing is what Run remembers between two connections.
 type dialing struct {
-	link *Link     // nil: the next connection makes a new one
-	lost time.Time // when link lost its connection
-	wait time.Duration
+	link  *Link     // nil: the next connection makes a new one
+	until time.Time // when link ends without a new connection, once it has lost one
+	wait  time.Duration
+	// nobody counts the dials in a row that nobody answered.
+	nobody int
 	// refused is the refusal that was logged last, so that it is logged once.
 	refused string
 }
@@ -77,6 +82,10 @@ func (c *Client) Run(ctx context.Context) error {
 // before the next one.
 func (c *Client) settle(d *dialing, err error) {
 	l := &c.cfg.Limits
+	d.nobody++
+	if !nobody(err) {
+		d.nobody = 0
+	}
 	switch {
 	case d.link != nil && d.link.strike(err):
 		c.end(d, fmt.Errorf("%w: %w", ErrHostile, err))
@@ -97,7 +106,13 @@ func (c *Client) settle(d *dialing, err error) {
 	if d.link == nil || !d.link.wasUp() {
 		return
 	}
-	if d.link.Err() != nil || !time.Now().Before(d.lost.Add(l.ResumeFor)) {
+	switch {
+	case d.nobody >= refusals:
+		c.end(d, errEnded)
+	case errors.Is(err, errAbsent):
+		// Who is there now does not have the link. What follows may be a new one.
+		c.end(d, fmt.Errorf("%w: %w", ErrSessionLost, err))
+	case d.link.Err() != nil || !time.Now().Before(d.until):
 		c.end(d, fmt.Errorf("%w: %w", ErrPeerLost, err))
 	}
 }
@@ -112,7 +127,7 @@ func (c *Client) pause(ctx context.Context, d *dialing) error {
 	}
 	wait -= time.Duration(rand.Int64N(int64(wait)/2 + 1))
 	if d.link != nil && d.link.wasUp() {
-		wait = min(wait, time.Until(d.lost.Add(c.cfg.Limits.ResumeFor)))
+		wait = min(wait, time.Until(d.until))
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -140,6 +155,8 @@ func (c *Client) end(d *dialing, err error) {
 var (
 	errHelloTimeout = fmt.Errorf("no hello in time: %w", context.DeadlineExceeded)
 	errOver         = errors.New("stream is over")
+	// errAbsent says that the other side's process does not run its server, yet or any more.
+	errAbsent = errors.New("the server does not run")
 )
 
 // connect opens one stream and serves it to its end.
@@ -148,12 +165,18 @@ func (c *Client) connect(ctx context.Context, d *dialing) error {
 	if d.link == nil {
 		d.link = newLink(&c.cfg.Config, newSession())
 	} else if d.link.wasUp() {
-		timeout = min(timeout, time.Until(d.lost.Add(c.cfg.Limits.ResumeFor)))
+		timeout = min(timeout, time.Until(d.until))
 	}
 	// The stream outlives ctx by the time of a goodbye.
 	stream, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(errOver)
-	hello := time.AfterFunc(timeout, func() { cancel(errHelloTimeout) })
+	drop := func(why error) {
+		cancel(why)
+		if t, ok := c.cfg.Transport.(interface{ Drop() }); ok {
+			t.Drop() // another stream on that connection would be as silent
+		}
+	}
+	hello := time.AfterFunc(timeout, func() { drop(errHelloTimeout) })
 	defer hello.Stop()
 	cn, err := newConn(d.link, d.link.hello(), func() { cancel(errOver) })
 	if err != nil {
@@ -187,11 +210,11 @@ func (c *Client) connect(ctx context.Context, d *dialing) error {
 	switch resp.StatusCode {
 	case http.StatusOK:
 	case http.StatusServiceUnavailable:
-		return fmt.Errorf("open stream to %s: the server does not run yet", c.url)
+		return fmt.Errorf("open stream to %s: %w", c.url, errAbsent)
 	default:
 		return fmt.Errorf("open stream to %s: %w: status %d", c.url, ErrRefused, resp.StatusCode)
 	}
-	err = c.serve(cn, handoff.NewReader(resp.Body), d, hello)
+	err = c.serve(cn, handoff.NewReader(d.link.ear.on(resp.Body)), d, opening{hello, func() { drop(errSilent) }})
 	if errors.Is(err, ErrProtocol) {
 		cn.leave(codeBadFrame)
 		body.wait(c.cfg.Limits.Grace)
@@ -210,8 +233,15 @@ func cause(stream context.Context) error {
 	return nil
 }
 
+// opening is what a stream has besides its bytes: timeout ends it before there is a
+// Hello, end does so when it is silent.
+type opening struct {
+	timeout *time.Timer
+	end     func()
+}
+
 // serve takes the server's Hello and reads until the stream ends.
-func (c *Client) serve(cn *conn, r *handoff.Reader, d *dialing, timeout *time.Timer) error {
+func (c *Client) serve(cn *conn, r *handoff.Reader, d *dialing, o opening) error {
 	var h handoff.Frame
 	if err := r.Next(&h); err != nil {
 		return fmt.Errorf("read hello: %w", decodeError(err))
@@ -228,9 +258,14 @@ func (c *Client) serve(cn *conn, r *handoff.Reader, d *dialing, timeout *time.Ti
 	if err != nil {
 		return err
 	}
-	timeout.Stop()
+	o.timeout.Stop()
 	d.wait, d.refused = 0, ""
-	defer func() { d.lost = time.Now() }()
+	defer func() { d.until = time.Now().Add(d.link.resumeFor()) }()
+	var guard conc.WaitGroup
+	defer guard.Wait()
+	guarded, stop := context.WithCancel(context.Background()) // ends with the read below
+	defer stop()
+	guard.Go(func() { cn.guard(guarded, o.end) })
 	if fresh {
 		c.cfg.Log.Debug("peer link up", "peer", h.Replica, "version", d.link.Version())
 		c.cfg.Handler.LinkUp(d.link)

@@ -30,6 +30,7 @@ type conn struct {
 	code   string // of the goodbye
 	next   uint64 // next Seq to send
 	ackDue bool
+	beat   bool // an Ack goes out even if there is nothing new to acknowledge
 	// shut unblocks reader and writer by force. It is called with the link's lock
 	// held, at most once, and never after gone.
 	shut func()
@@ -121,7 +122,7 @@ func (c *conn) batch(buf []byte) ([]byte, error) {
 func (c *conn) collect(buf []byte) []byte {
 	l := c.link
 	more := c.next <= min(l.limit, l.out.last())
-	if l.recv > l.acked && (c.ackDue || more) {
+	if c.beat || l.recv > l.acked && (c.ackDue || more) {
 		ack := handoff.Frame{Kind: handoff.KindAck, Ack: l.recv, Credits: l.cfg.Limits.Window}
 		if b, err := handoff.AppendFramed(buf, &ack); err == nil {
 			buf = b
@@ -129,7 +130,7 @@ func (c *conn) collect(buf []byte) []byte {
 			l.granted = max(l.granted, l.recv+uint64(l.cfg.Limits.Window))
 		}
 	}
-	c.ackDue = false
+	c.ackDue, c.beat = false, false
 	if more {
 		buf, c.next = l.out.take(buf, c.next, l.limit, maxBatch)
 		l.sent = max(l.sent, c.next-1)
@@ -154,6 +155,9 @@ func (c *conn) read(r *handoff.Reader) error {
 			return fmt.Errorf("%w: second hello", ErrProtocol)
 		case f.Kind == handoff.KindAck:
 			l.mu.Lock()
+			if f.Ack == l.out.first-1 {
+				l.ear.arm() // nothing new is acknowledged: it is a sign of life
+			}
 			err := l.ackLocked(f.Ack, f.Credits)
 			if err == nil && c.next <= min(l.limit, l.out.last()) {
 				l.wake.Signal()

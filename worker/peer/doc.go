@@ -14,7 +14,7 @@
 //	                             ▲                          │ │
 //	                             └── Hello, same sessions ──┘ │
 //	                                                          ▼
-//	                          session lost, not back in time, hostile, closed: down
+//	          session lost, other side ended, not back in time, hostile, closed: down
 //
 // A link outlives its connections. While it resumes, Send goes on queueing; on
 // return each side says how far it has applied the other's frames, and the rest
@@ -24,6 +24,30 @@
 //
 // A link that is down never comes back. When the same replica returns it is a
 // new link, and the owner rebuilds the requests that were on the old one.
+//
+// # When the other side is lost
+//
+// How a connection ends tells how long to wait for another:
+//
+//   - The other side's process was killed. Its system says so at once, the connection is
+//     reset. The client's next dials are refused, and so are a server's probes
+//     (ServerConfig.Probe): after three in a row, within some 20 ms, the link is down.
+//   - It was killed and has been started again. It knows no session, or has no server yet:
+//     the link is down with the first answer.
+//   - Nothing comes any more: its machine or the network is gone, or its process does not
+//     run. With Limits.Silence each side sends an Ack every 100 ms, whether there is
+//     something to acknowledge or not, and a connection without a byte for that long
+//     (SilentAfter, 450 ms) is given up. ResumeFor (200 ms) later the link is down.
+//   - The connection alone was lost: the client's next dial brings the link back.
+//
+// A peer that is only slow must not be taken for lost, since every request there would be
+// built anew elsewhere. So both times grow with the lateness of the signs that came lately
+// and with that of this process's own timers, the time in which this process did not run
+// does not count (package pulse), and neither does that in which the owner was busy with
+// a frame. A pause of 300 ms never costs a connection, one of 600 ms never a link.
+//
+// An older build sends no Ack that acknowledges nothing, and is held to the pings of
+// HTTP/2 alone.
 //
 // # The stream
 //

@@ -29,6 +29,9 @@ type Link struct {
 	conn           *conn // the current connection, nil while resuming
 	strikes        int
 
+	// ear listens for signs of life on the current connection.
+	ear ear
+
 	out   outbox
 	sent  uint64 // last Seq that was ever written
 	limit uint64 // last Seq that the other side's credits allow
@@ -42,6 +45,7 @@ func newLink(cfg *Config, session uint64) *Link {
 	l := &Link{cfg: cfg, session: session}
 	l.wake.L = &l.mu
 	l.out.first = 1
+	l.ear.init(cfg.Limits.Silence)
 	return l
 }
 

@@ -29,7 +29,8 @@ var (
 	// ErrSessionLost ends a link whose other side has forgotten it (it restarted,
 	// or gave it up). What it had is gone.
 	ErrSessionLost = errors.New("peer: the other side lost the session")
-	// ErrPeerLost ends a link that was not resumed within Limits.ResumeFor.
+	// ErrPeerLost ends a link that was not resumed within Limits.ResumeFor, or whose other
+	// side is known to have ended.
 	ErrPeerLost = errors.New("peer: connection lost and not resumed in time")
 	// ErrClosed ends a link because this side stops, or the other side says that it does.
 	ErrClosed = errors.New("peer: closed")
@@ -67,8 +68,16 @@ type Limits struct {
 	// Window is how many frames the other side may send beyond the last
 	// acknowledged one: 1024.
 	Window uint32
-	// ResumeFor is how long a link without a connection waits for a new one: 1 s.
+	// ResumeFor is how long a link without a connection waits for a new one: 200 ms. It is
+	// longer while the other side is late with its signs of life. A side that is known to
+	// have ended is not waited for.
 	ResumeFor time.Duration
+	// Silence is how long a connection may bring nothing before it counts as lost, if the
+	// other side gives signs of life while it has nothing to say; longer while those come
+	// late (package pulse). The same value makes this side give them. 0 means none of both,
+	// which is right in one process; SilentAfter is meant for networks. Connections have
+	// the pings of HTTP/2 besides.
+	Silence time.Duration
 	// HelloTimeout bounds connecting and the exchange of Hellos: 3 s.
 	HelloTimeout time.Duration
 	// Grace bounds the goodbye of a stream that ends: 100 ms.
@@ -79,6 +88,22 @@ type Limits struct {
 	// MaxPeers bounds the replicas that a Server knows: 1024.
 	MaxPeers int
 }
+
+// Of the signs of life that a link's sides give each other.
+const (
+	// SilentAfter is the Limits.Silence of links over a network: a peer that pauses for
+	// 300 ms is not silent yet, and one that has gone is given up, with ResumeFor, within
+	// 700 ms.
+	SilentAfter = 450 * time.Millisecond
+	// beatEvery is how often a sign goes out, beatTick how often the time is looked at.
+	beatEvery = 100 * time.Millisecond
+	beatTick  = beatEvery / 2
+	// mostLate bounds what lateness is allowed for.
+	mostLate = time.Second
+	// refusals are the dials in a row that nobody answered, by which it is known that the
+	// other side's process has ended.
+	refusals = 3
+)
 
 // Config is what a Server and a Client have in common.
 type Config struct {
@@ -95,7 +120,7 @@ func (c *Config) fill() error {
 	def(&l.OutboxFrames, 8192)
 	def(&l.OutboxBytes, 8<<20)
 	def(&l.Window, 1024)
-	def(&l.ResumeFor, time.Second)
+	def(&l.ResumeFor, 200*time.Millisecond)
 	def(&l.HelloTimeout, 3*time.Second)
 	def(&l.Grace, 100*time.Millisecond)
 	def(&l.MinBackoff, 5*time.Millisecond)
@@ -115,7 +140,7 @@ func (c *Config) fill() error {
 	if _, err := handoff.Append(nil, &hello); err != nil {
 		return fmt.Errorf("peer: Config names: %w", err)
 	}
-	if l.OutboxFrames < 0 || l.OutboxBytes < 0 || l.ResumeFor < 0 || l.HelloTimeout < 0 || l.Grace < 0 ||
+	if l.OutboxFrames < 0 || l.OutboxBytes < 0 || l.ResumeFor < 0 || l.Silence < 0 || l.HelloTimeout < 0 || l.Grace < 0 ||
 		l.MinBackoff < 0 || l.MaxBackoff < l.MinBackoff || l.MaxPeers < 0 {
 		return errors.New("peer: Config.Limits has a negative value or MaxBackoff below MinBackoff")
 	}

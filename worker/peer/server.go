@@ -23,6 +23,10 @@ type ServerConfig struct {
 	// (r.TLS). A non-nil error refuses the stream. Nil lets everyone in, which is
 	// right only in one process.
 	Authorize func(r *http.Request, replica, model string) error
+	// Probe connects to where a replica is, to find out whether anybody listens there
+	// still: an error that is syscall.ECONNREFUSED, several times, ends a link that has lost
+	// its connection. Nil, and every other answer, tells nothing. It may be slow.
+	Probe func(ctx context.Context, replica string) error
 }
 
 // Server accepts streams at Path. It serves while Run runs.
@@ -49,6 +53,7 @@ type seat struct {
 	// Guarded by Server.mu.
 	link    *Link
 	expires time.Time // when a link without a connection ends
+	probing bool      // a probe runs
 	banned  uint64    // session that is refused
 	users   int       // streams that look at the seat
 }
@@ -86,12 +91,15 @@ func (s *Server) Run(ctx context.Context) error {
 	s.running, s.idle = true, make(chan struct{})
 	s.mu.Unlock()
 
+	var probes conc.WaitGroup
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
 		timer.Reset(s.expire(time.Now()))
+		s.probe(ctx, &probes)
 		select {
 		case <-ctx.Done():
+			probes.Wait()
 			s.shutdown()
 			return context.Cause(ctx)
 		case <-timer.C:
@@ -288,7 +296,8 @@ func (st *stream) refuse(code string) {
 func (st *stream) serve(r *http.Request) error {
 	s := st.server
 	_ = st.rc.SetReadDeadline(time.Now().Add(s.cfg.Limits.HelloTimeout))
-	rd := handoff.NewReader(r.Body)
+	body := &source{r.Body}
+	rd := handoff.NewReader(body)
 	var hello handoff.Frame
 	if err := rd.Next(&hello); err != nil {
 		st.refuseHello(r, err)
@@ -316,6 +325,7 @@ func (st *stream) serve(r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	body.r = c.link.ear.on(r.Body)
 	return st.run(place, c, rd)
 }
 
@@ -431,6 +441,10 @@ func (st *stream) run(place *seat, c *conn, rd *handoff.Reader) error {
 	s := st.server
 	var writer conc.WaitGroup
 	writer.Go(func() { st.write(c) })
+	guarded, stop := context.WithCancel(context.Background()) // ends with the read below
+	defer stop()
+	silent := false
+	writer.Go(func() { c.guard(guarded, func() { silent = true; st.abort() }) })
 	var err error
 	// The HTTP/2 library would swallow a panic and leave the link attached.
 	if caught := panics.Try(func() { err = c.read(rd) }); caught != nil {
@@ -443,12 +457,16 @@ func (st *stream) run(place *seat, c *conn, rd *handoff.Reader) error {
 		c.stopWriting()
 	}
 	_ = st.rc.SetWriteDeadline(time.Now().Add(s.cfg.Limits.Grace))
+	stop()
 	writer.Wait()
+	if silent {
+		err = errSilent
+	}
 
 	s.mu.Lock()
 	st.conn = nil
 	closing := !s.running
-	place.expires = time.Now().Add(s.cfg.Limits.ResumeFor)
+	place.expires = time.Now().Add(c.link.resumeFor())
 	s.mu.Unlock()
 	switch {
 	case errors.Is(err, ErrClosed):

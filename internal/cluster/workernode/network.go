@@ -26,6 +26,8 @@ import (
 const (
 	// dialTimeout bounds connecting to another worker.
 	dialTimeout = time.Second
+	// probeTimeout bounds finding out whether anybody listens where a worker was.
+	probeTimeout = 200 * time.Millisecond
 	// knownWithin is how long a link waits for the state to have its replica, which may
 	// be newer than what this node has.
 	knownWithin = time.Second
@@ -82,22 +84,37 @@ func (n *network) Transport(replica string) (engine.Transport, error) {
 
 // connect connects to the node that has a replica now.
 func (n *network) connect(ctx context.Context, replica string) (net.Conn, error) {
-	s := n.view.State()
-	r, ok := s.Replica(replica)
-	if !ok {
-		return nil, fmt.Errorf("replica %s: %w", replica, state.ErrNotFound)
-	}
-	node, ok := s.Node(r.Node)
-	if !ok {
-		return nil, fmt.Errorf("node %s: %w", r.Node, state.ErrNotFound)
-	}
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	conn, err := n.dial(ctx, "tcp", node.Addr)
+	conn, node, err := n.reach(ctx, replica, dialTimeout)
 	if err != nil {
 		return nil, err
 	}
-	return tls.Client(conn, n.credentials.Client(identity.ProtocolHTTP, node.ID, cluster.Worker)), nil
+	return tls.Client(conn, n.credentials.Client(identity.ProtocolHTTP, node, cluster.Worker)), nil
+}
+
+// Probe implements engine.Prober.
+func (n *network) Probe(ctx context.Context, replica string) error {
+	conn, _, err := n.reach(ctx, replica, probeTimeout)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+// reach dials the node that has a replica now.
+func (n *network) reach(ctx context.Context, replica string, timeout time.Duration) (conn net.Conn, nodeID string, err error) {
+	s := n.view.State()
+	r, ok := s.Replica(replica)
+	if !ok {
+		return nil, "", fmt.Errorf("replica %s: %w", replica, state.ErrNotFound)
+	}
+	node, ok := s.Node(r.Node)
+	if !ok {
+		return nil, "", fmt.Errorf("node %s: %w", r.Node, state.ErrNotFound)
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	conn, err = n.dial(ctx, "tcp", node.Addr)
+	return conn, node.ID, err
 }
 
 // URL implements engine.Network.

@@ -3,9 +3,11 @@ package peertest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/internal/memconn"
@@ -20,8 +22,8 @@ var (
 
 // Faults are what goes wrong with one connection. The zero value is a good one.
 type Faults struct {
-	// Refuse makes Dial fail.
-	Refuse bool
+	// Refuse makes Dial fail. Gone makes it fail as where no process listens.
+	Refuse, Gone bool
 	// CutUp and CutDown end the connection once so many bytes went from client to
 	// server, or came back. 0 means never.
 	CutUp, CutDown int
@@ -81,6 +83,8 @@ type Network struct {
 	dialed   int
 	up, down int // bytes of all connections
 	conns    []*conn
+	silent   bool      // nothing passes any more
+	held     time.Time // nothing passes before
 }
 
 // New returns a network with the plan's faults.
@@ -110,10 +114,18 @@ func (n *Network) Dial(ctx context.Context) (net.Conn, error) {
 	n.mu.Lock()
 	f := n.plan(n.dialed)
 	n.dialed++
+	silent := n.silent
 	n.mu.Unlock()
-	if f.Refuse {
+	switch {
+	case silent:
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	case f.Refuse:
 		return nil, ErrRefused
+	case f.Gone:
+		return nil, fmt.Errorf("peertest: %w", syscall.ECONNREFUSED)
 	}
+	n.wait(ctx.Done())
 	c, err := n.listener.Dial(ctx)
 	if err != nil {
 		return nil, err
@@ -139,6 +151,45 @@ func (n *Network) CutAll() {
 	}
 }
 
+// Silence drops everything from now on, on all connections, and says nothing: not even
+// that one was closed. Dials take as long as they are given.
+func (n *Network) Silence() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.silent = true
+	for _, c := range n.conns {
+		c.mu.Lock()
+		c.cut, c.mute = true, true
+		c.mu.Unlock()
+	}
+}
+
+// Hold holds everything back for d.
+func (n *Network) Hold(d time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.held = time.Now().Add(d)
+}
+
+// wait waits until nothing is held back. It reports false if closed came first.
+func (n *Network) wait(closed <-chan struct{}) bool {
+	for {
+		n.mu.Lock()
+		d := time.Until(n.held)
+		n.mu.Unlock()
+		if d <= 0 {
+			return true
+		}
+		timer := time.NewTimer(d)
+		select {
+		case <-timer.C:
+		case <-closed:
+			timer.Stop()
+			return false
+		}
+	}
+}
+
 // conn is the client's end of a faulty connection. It keeps the addresses of
 // the end inside, so it still counts as in-memory.
 type conn struct {
@@ -151,6 +202,13 @@ type conn struct {
 	mu       sync.Mutex
 	up, down int
 	cut      bool
+	mute     bool // cut without a word
+}
+
+func (c *conn) silent() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.faults.Silent || c.mute
 }
 
 // allow says how many of n more bytes pass in a direction, and whether the
@@ -171,13 +229,14 @@ func (c *conn) allow(n, limit int, count *int) (pass int, cut bool) {
 
 // Write sends p, or the part of it before the cut.
 func (c *conn) Write(p []byte) (int, error) {
+	c.net.wait(c.closed)
 	pass, cut := c.allow(len(p), c.faults.CutUp, &c.up)
 	c.net.count(pass, 0)
 	n, err := c.Conn.Write(p[:pass])
 	if err != nil || !cut {
 		return n, err
 	}
-	if c.faults.Silent {
+	if c.silent() {
 		return len(p), nil
 	}
 	_ = c.Close()
@@ -187,6 +246,12 @@ func (c *conn) Write(p []byte) (int, error) {
 // Close closes both ends.
 func (c *conn) Close() error {
 	c.once.Do(func() { close(c.closed) })
+	c.mu.Lock()
+	mute := c.mute
+	c.mu.Unlock()
+	if mute {
+		return c.Conn.SetDeadline(time.Unix(1, 0))
+	}
 	return c.Conn.Close()
 }
 
@@ -203,6 +268,9 @@ func (c *conn) delay() {
 func (c *conn) Read(p []byte) (int, error) {
 	for {
 		n, err := c.Conn.Read(p)
+		if !c.net.wait(c.closed) {
+			return 0, net.ErrClosed
+		}
 		if c.faults.Delay > 0 && n > 0 {
 			c.delay()
 		}
@@ -210,11 +278,11 @@ func (c *conn) Read(p []byte) (int, error) {
 		c.net.count(0, pass)
 		switch {
 		case !cut || pass > 0:
-			if cut && !c.faults.Silent {
+			if cut && !c.silent() {
 				_ = c.Close()
 			}
 			return pass, err
-		case !c.faults.Silent:
+		case !c.silent():
 			_ = c.Close()
 			return 0, ErrCut
 		case err != nil:

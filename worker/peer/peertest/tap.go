@@ -51,6 +51,13 @@ func NewTap(t T, next http.RoundTripper) *Tap {
 	return &Tap{t: t, next: next, links: make(map[uint64]*wire)}
 }
 
+// Drop passes on that the connection has fallen silent.
+func (p *Tap) Drop() {
+	if d, ok := p.next.(interface{ Drop() }); ok {
+		d.Drop()
+	}
+}
+
 // Turns returns how many turn frames went in a direction, frames sent again
 // included, and their bytes with length prefixes.
 func (p *Tap) Turns(direction int) (frames, size int) {
