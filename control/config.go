@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/api/protocol"
 	"github.com/tokenrouter/tokenrouter/control/client"
 	"github.com/tokenrouter/tokenrouter/internal/identity"
 )
@@ -16,7 +17,8 @@ import (
 // Config configures a Node. Zero times take the defaults.
 type Config struct {
 	// Self is what the cluster is told of this node at every start: ID, Addr (where
-	// the others reach its cluster port), Gossip, Build. Role and Protocol are set.
+	// the others reach its cluster port), Gossip, Build. Role and the versions that it
+	// speaks are set.
 	Self cluster.Node
 	// Dir has the log and the snapshots. It is made if need be.
 	Dir string
@@ -81,7 +83,8 @@ func (c *Config) fill() error {
 	if _, _, err := net.SplitHostPort(c.Self.Addr); err != nil {
 		return fmt.Errorf("control: the node's address %q must be host:port", c.Self.Addr)
 	}
-	c.Self.Role, c.Self.Protocol = cluster.Control, cluster.Protocol
+	c.Self.Role = cluster.Control
+	c.Self.Speak(protocol.Cluster())
 	for _, d := range []struct {
 		time  *time.Duration
 		value time.Duration

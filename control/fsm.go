@@ -74,6 +74,9 @@ func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
 func (f *fsm) Restore(r io.ReadCloser) error {
 	defer func() { _ = r.Close() }() // it was only read
 	s, err := readSnapshot(r)
+	if errors.Is(err, client.ErrVersion) {
+		f.fail(err) // an older snapshot, or another try, does not help
+	}
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/sourcegraph/conc"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/api/protocol"
 	"github.com/tokenrouter/tokenrouter/control/client"
 	"github.com/tokenrouter/tokenrouter/control/state"
 	"github.com/tokenrouter/tokenrouter/internal/identity"
@@ -118,8 +119,9 @@ func readJoin(r io.Reader, into *cluster.JoinRequest) error {
 // admit checks the token and signs the joiner's key. The token's use is a command, so
 // that it counts once in the whole cluster.
 func (n *Node) admit(ctx context.Context, r *cluster.JoinRequest) (*cluster.JoinResponse, error) {
-	if r.Protocol < cluster.MinProtocol {
-		return nil, fmt.Errorf("%w: build %.64q speaks version %d, the oldest that is understood is %d", client.ErrVersion, r.Build, r.Protocol, cluster.MinProtocol)
+	who := cluster.Node{ID: r.Node, Role: r.Role, Build: r.Build, Protocol: r.Protocol, MinProtocol: r.MinProtocol}
+	if err := fits(n.State(), n.cfg.Self.ID, protocol.Cluster(), &who); err != nil {
+		return nil, err
 	}
 	if err := n.checkToken(ctx, r); err != nil {
 		return nil, err

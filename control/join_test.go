@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/api/protocol"
 	"github.com/tokenrouter/tokenrouter/control"
 	"github.com/tokenrouter/tokenrouter/control/client"
 	"github.com/tokenrouter/tokenrouter/control/controltest"
@@ -38,7 +39,7 @@ func token(t *testing.T, c *controltest.Cluster, role cluster.Role, uses int, li
 }
 
 func joiner(role cluster.Role, id string) client.Joiner {
-	return client.Joiner{Role: role, Node: id, Build: "test", Protocol: cluster.Protocol}
+	return client.Joiner{Role: role, Node: id, Build: "test", Speaks: protocol.Cluster()}
 }
 
 // Each role gets a certificate in its name, and the secrets that it needs and no

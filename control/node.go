@@ -142,6 +142,11 @@ func (n *Node) start(transport *raft.NetworkTransport, log *logAdapter) (*raft.R
 		}
 	}
 	r, err := raft.NewRaft(cfg, n.fsm, logs, n.store, snapshots, transport)
+	select {
+	case <-n.fsm.failed: // the library says only that it could not restore
+		err = errors.Join(n.fsm.err, err)
+	default:
+	}
 	if err != nil {
 		return nil, fmt.Errorf("control: start: %w", err)
 	}
@@ -277,7 +282,7 @@ func (n *Node) announce(ctx context.Context) error {
 		_, err := n.view.WaitFor(ctx, func(s *state.State) bool {
 			_, exists := s.Cluster()
 			own, ok := s.Node(n.cfg.Self.ID)
-			return exists && !s.IsRemoved(n.cfg.Self.ID) && (!ok || own.Addr != n.cfg.Self.Addr || own.Build != n.cfg.Self.Build)
+			return exists && !s.IsRemoved(n.cfg.Self.ID) && (!ok || own.Addr != n.cfg.Self.Addr || own.Build != n.cfg.Self.Build || own.Speaks() != n.cfg.Self.Speaks())
 		})
 		if err != nil {
 			return err
@@ -307,7 +312,7 @@ func (n *Node) announced(ctx context.Context, c *cluster.Command) (bool, *cluste
 	case err == nil:
 		_, err := n.view.Wait(ctx, index)
 		return true, nil, err
-	case errors.Is(err, state.ErrInvalid):
+	case errors.Is(err, state.ErrInvalid), errors.Is(err, client.ErrVersion):
 		return false, nil, fmt.Errorf("control: the cluster refuses this node: %w", err)
 	case !errors.Is(err, ErrNoLeader):
 		c = nil // such as: the cluster has no name yet

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/api/protocol"
 	"github.com/tokenrouter/tokenrouter/control/client"
 )
 
@@ -137,17 +138,10 @@ func (n *Node) apply(c cluster.Command) (uint64, error) {
 	return result.index, result.err
 }
 
-// admissible refuses what must not reach the log: a version that not all control
-// nodes can read would stop those that cannot.
+// admissible refuses what must not reach the log.
 func (n *Node) admissible(c *cluster.Command) error {
-	known := cluster.Protocol
-	for _, node := range n.State().AllNodes() {
-		if node.Role == cluster.Control {
-			known = min(known, node.Protocol)
-		}
-	}
-	if c.V < cluster.MinProtocol || c.V > known {
-		return fmt.Errorf("%w: command %s has version %d, and they know %d to %d", client.ErrVersion, c.Kind, c.V, cluster.MinProtocol, known)
+	if err := writable(n.State(), n.cfg.Self.ID, protocol.Cluster(), c); err != nil {
+		return err
 	}
 	if len(c.Request) > cluster.MaxRequestID {
 		return fmt.Errorf("%w: its request id has more than %d bytes", cluster.ErrCommand, cluster.MaxRequestID)

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/api/protocol"
+	"github.com/tokenrouter/tokenrouter/control/client"
 	"github.com/tokenrouter/tokenrouter/control/state"
 )
 
@@ -101,6 +103,10 @@ func decodeState(text []byte, want string) (*state.State, error) {
 	s := new(state.State)
 	if err := json.Unmarshal(text, s); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSnapshot, err)
+	}
+	if s.Written > cluster.Protocol {
+		return nil, fmt.Errorf("%w: %w: version %d has written it, and this build speaks %s; use a build that speaks %d",
+			ErrSnapshot, client.ErrVersion, s.Written, protocol.Cluster(), s.Written)
 	}
 	if err := s.Check(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSnapshot, err)

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/api/protocol"
 	"github.com/tokenrouter/tokenrouter/control/client"
 	"github.com/tokenrouter/tokenrouter/control/state"
 )
@@ -108,10 +109,13 @@ func TestUnreadableEntry(t *testing.T) {
 	f := filled(t)
 	before := f.view.State()
 	later := entry(t, 6, cluster.KindRevokeKey, cluster.Name{Name: "k"})
-	later.Data = bytes.Replace(later.Data, []byte(`"v":1`), []byte(`"v":2`), 1)
+	// Whatever else it has, its version is the reason.
+	later.Data = bytes.Replace(later.Data, []byte(`"v":1`), fmt.Appendf(nil, `"v":%d,"new_field":7`, cluster.Protocol+1), 1)
 	for _, l := range []*raft.Log{later, entry(t, 7, cluster.KindDeleteDeployment, cluster.Name{Name: "d"})} {
 		if got, ok := f.Apply(l).(applied); !ok || !errors.Is(got.err, ErrLog) {
 			t.Errorf("entry %d: %+v, want ErrLog", l.Index, got)
+		} else if want := fmt.Sprintf("revoke-key has version %d, and this build speaks %s", cluster.Protocol+1, protocol.Cluster()); !strings.Contains(got.err.Error(), want) {
+			t.Errorf("entry %d: error %v, want %q", l.Index, got.err, want)
 		}
 	}
 	if f.view.State() != before {
@@ -124,6 +128,33 @@ func TestUnreadableEntry(t *testing.T) {
 	case <-f.failed:
 	default:
 		t.Error("the node was not told to stop")
+	}
+}
+
+// A snapshot that a later version has written stops the node too, and names versions.
+func TestLaterSnapshot(t *testing.T) {
+	f := filled(t)
+	later := *f.view.State()
+	later.Written = cluster.Protocol + 1
+	var out bytes.Buffer
+	if err := writeSnapshot(&out, &later); err != nil {
+		t.Fatal(err)
+	}
+	err := f.Restore(io.NopCloser(&out))
+	if want := fmt.Sprintf("this build speaks %s; use a build that speaks %d", protocol.Cluster(), later.Written); !errors.Is(err, ErrSnapshot) || !strings.Contains(err.Error(), want) {
+		t.Errorf("error %v, want %q", err, want)
+	}
+	select {
+	case <-f.failed:
+	default:
+		t.Error("the node was not told to stop")
+	}
+	text, err := newBackup(&later, epoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := ParseBackup(text); !errors.Is(err, client.ErrVersion) {
+		t.Errorf("backup: %v, want ErrVersion", err)
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/tokenrouter/tokenrouter/api/protocol"
 )
 
 // Kind says what a command does. Its body is the type named beside it.
@@ -39,6 +41,7 @@ const MaxID = 128
 // Command is a change of the state. Applying it must give the same result on every
 // control node, so it carries the time.
 type Command struct {
+	// V is the oldest version of the protocol that can read the command.
 	V    int  `json:"v"`
 	Kind Kind `json:"kind"`
 	// Request is chosen by whoever asks, to make a repetition harmless: a command
@@ -118,13 +121,14 @@ type CAs struct {
 // ErrCommand says that a command cannot be read, or that its fields are refused.
 var ErrCommand = errors.New("cluster: bad command")
 
-// NewCommand encodes a body.
+// NewCommand encodes a body. Its version is the oldest one that can read it, so that it
+// is taken as long as possible while builds are upgraded.
 func NewCommand(kind Kind, request string, now time.Time, body any) (Command, error) {
 	b, err := json.Marshal(body)
 	if err != nil {
 		return Command{}, fmt.Errorf("%w: %s: %w", ErrCommand, kind, err)
 	}
-	return Command{V: Protocol, Kind: kind, Request: request, Time: now.UTC().Round(0), Body: b}, nil
+	return Command{V: since(kind, body), Kind: kind, Request: request, Time: now.UTC().Round(0), Body: b}, nil
 }
 
 // Encode is the form of a command in the log.
@@ -146,18 +150,27 @@ func DecodeCommand(b []byte) (Command, error) {
 		return c, fmt.Errorf("%w: %d bytes, at most %d are allowed", ErrCommand, len(b), MaxCommand)
 	}
 	if err := strict(b, &c); err != nil {
-		return c, err
+		// A later version may have more fields; that is then the reason.
+		var head struct{ V int }
+		if json.Unmarshal(b, &head) != nil || head.V <= Protocol {
+			return c, err
+		}
+		c.V = head.V
 	}
 	if c.V < MinProtocol || c.V > Protocol {
-		return c, fmt.Errorf("%w: version %d; this build knows %d to %d", ErrCommand, c.V, MinProtocol, Protocol)
+		return c, fmt.Errorf("%w: %s has version %d, and this build speaks %s; use a build that speaks it", ErrCommand, c.Kind, c.V, protocol.Cluster())
 	}
 	return c, nil
 }
 
-// Decode reads the body into a pointer to the type that belongs to the kind.
+// Decode reads the body into a pointer to the type that belongs to the kind. A version
+// older than what the body says is refused: builds of that version could not read it.
 func (c *Command) Decode(body any) error {
 	if err := strict(c.Body, body); err != nil {
 		return fmt.Errorf("%s: %w", c.Kind, err)
+	}
+	if v := since(c.Kind, body); c.V < v {
+		return fmt.Errorf("%w: %s has version %d, and what it says came with version %d", ErrCommand, c.Kind, c.V, v)
 	}
 	return nil
 }

@@ -15,9 +15,14 @@
 //
 // # Versions
 //
-// A command carries the version of its encoding. A control node refuses a version
-// that it does not know, before the command reaches the log; the leader writes a
-// newer version only when all voters know it (Node.Protocol).
+// A command carries the oldest version of the protocol that can read it (package
+// api/protocol): that of its kind, or of the fields that are set in its body (Later). It
+// reaches the log only when all control nodes speak that version (Node.Speaks). So a
+// build of a newer version is taken in beside older ones, and can be taken back as long
+// as nothing was written that only it can read.
+//
+// A new kind, or a new field of a body, is a new version. Kinds are read strictly: an
+// older build must not take a command for another one.
 //
 // # What is secret
 //

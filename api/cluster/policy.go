@@ -28,9 +28,14 @@ type PolicySettings struct {
 	// AllowOverride lets requests choose another policy or threshold, and bound the
 	// share of tokens that the entry model does not write.
 	AllowOverride bool `json:"allow_policy_override,omitempty"`
+	// SpecialMap has, by model, pairs ENTRY=OTHER of added tokens that mean the same on
+	// the entry model and on that one, by text or id. A model without pairs must have the
+	// entry model's vocabulary.
+	SpecialMap map[string][]string `json:"special_map,omitempty"`
 }
 
-// PolicySettings reads Settings. Unknown fields are refused.
+// PolicySettings reads Settings. Unknown fields are refused, and so is a special map that
+// is malformed.
 func (d *Deployment) PolicySettings() (PolicySettings, error) {
 	var s PolicySettings
 	if len(d.Settings) == 0 || bytes.Equal(d.Settings, []byte("null")) {
@@ -39,7 +44,7 @@ func (d *Deployment) PolicySettings() (PolicySettings, error) {
 	if err := strict(d.Settings, &s); err != nil {
 		return s, fmt.Errorf("settings: %w", err)
 	}
-	return s, nil
+	return s, checkSpecialMap(s.SpecialMap, d.Models)
 }
 
 // Encode is the form of s in Deployment.Settings; nil if nothing is set.

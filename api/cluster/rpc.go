@@ -54,7 +54,8 @@ const (
 	CodeRemoved = "removed"
 	// CodeBadRequest: the call cannot be read.
 	CodeBadRequest = "bad_request"
-	// CodeVersion: a command of a version that not all control nodes know.
+	// CodeVersion: a command of a version that not all control nodes speak, or a node
+	// that speaks none that they do.
 	CodeVersion = "version"
 	// CodeTooMany: too many bad tries; wait a minute.
 	CodeTooMany = "too_many"
@@ -70,9 +71,11 @@ type JoinRequest struct {
 	Role   Role   `json:"role"`
 	Node   string `json:"node"`
 	// Request is the certificate signing request (DER).
-	Request  []byte `json:"request"`
-	Build    string `json:"build"`
-	Protocol int    `json:"protocol"`
+	Request []byte `json:"request"`
+	// Build, Protocol and MinProtocol are as in Node.
+	Build       string `json:"build"`
+	Protocol    int    `json:"protocol"`
+	MinProtocol int    `json:"min_protocol,omitempty"`
 }
 
 // String leaves the secret out.

@@ -6,13 +6,6 @@ import (
 	"time"
 )
 
-// Protocol is the version of commands and of the watch's encoding that this build
-// writes; MinProtocol the oldest one that it reads.
-const (
-	Protocol    = 1
-	MinProtocol = 1
-)
-
 // Role is what a node does. It stands in its certificate.
 type Role string
 
@@ -41,6 +34,7 @@ type Cluster struct {
 	Created time.Time `json:"created"`
 	// CAs are the certificates that nodes trust, PEM; more than one during a rotation.
 	CAs []string `json:"cas"`
+	nextCluster
 }
 
 // Node is a process that has joined.
@@ -53,9 +47,11 @@ type Node struct {
 	Addr   string `json:"addr"`
 	Gossip string `json:"gossip,omitempty"`
 	Public string `json:"public,omitempty"`
-	// Build names the binary, Protocol the newest version that it knows.
-	Build    string `json:"build"`
-	Protocol int    `json:"protocol"`
+	// Build names the binary, Protocol the newest version that it speaks, MinProtocol the
+	// oldest one; 0 stands for 1 (Speak, Speaks).
+	Build       string `json:"build"`
+	Protocol    int    `json:"protocol"`
+	MinProtocol int    `json:"min_protocol,omitempty"`
 	// Incarnation counts the starts of the node.
 	Incarnation uint64    `json:"incarnation"`
 	Joined      time.Time `json:"joined"`
@@ -151,6 +147,13 @@ type Facts struct {
 	KVTokens int `json:"kv_tokens,omitempty"`
 	// Backend is cpu or cuda.
 	Backend string `json:"backend,omitempty"`
+	// Policies are those that requests may choose where this model is the entry model: it
+	// has the tokens and the router networks for them. Nil from a build that does not tell.
+	Policies []string `json:"policies,omitempty"`
+	// Routers are the router networks that it has, by the names that deployments use.
+	Routers []string `json:"routers,omitempty"`
+	// Words are of its vocabulary, if some deployment has a special map for it.
+	Words *Words `json:"words,omitempty"`
 }
 
 // Fallback says what becomes of a request whose collaborator has no replica left.

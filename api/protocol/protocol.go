@@ -6,9 +6,12 @@ import (
 	"strconv"
 )
 
-// The versions that this build speaks.
+// The versions that this build speaks. What came with which:
+//
+//	cluster   2  what requests may choose of a model (Facts), special maps
+//	generate  2  the first that is told from another
 const (
-	ClusterOldest, ClusterNewest   = 1, 1 + raised
+	ClusterOldest, ClusterNewest   = 1, 2 + raised
 	HandoffOldest, HandoffNewest   = 1, 1 + raised
 	GenerateOldest, GenerateNewest = 2, 2 + raised
 )

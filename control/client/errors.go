@@ -21,8 +21,9 @@ var (
 	ErrRemoved = errors.New("the node was removed from the cluster")
 	// ErrBadRequest says that a call or an answer cannot be read.
 	ErrBadRequest = errors.New("bad request")
-	// ErrVersion says that not all control nodes know a command's version.
-	ErrVersion = errors.New("not all control nodes know this version")
+	// ErrVersion says that not all control nodes speak a command's version, or that a
+	// node speaks none that they do.
+	ErrVersion = errors.New("protocol versions do not fit")
 	// ErrTooMany says that there were too many bad tries from this address.
 	ErrTooMany = errors.New("too many bad tries")
 	// ErrInternal says that the control node failed; its log says why.

@@ -12,15 +12,17 @@ import (
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/api/protocol"
 	"github.com/tokenrouter/tokenrouter/internal/identity"
 )
 
 // Joiner is who wants to join.
 type Joiner struct {
-	Role     cluster.Role
-	Node     string
-	Build    string
-	Protocol int
+	Role  cluster.Role
+	Node  string
+	Build string
+	// Speaks are the versions of the cluster's protocol that its build speaks.
+	Speaks protocol.Range
 }
 
 // joinTimeout bounds a join from the dial to the answer.
@@ -53,7 +55,7 @@ func Join(ctx context.Context, address string, token identity.JoinToken, who Joi
 	defer stop()
 	response, err := present(conn, cluster.JoinRequest{
 		Token: token.ID, Secret: token.Secret[:], Role: who.Role, Node: who.Node,
-		Request: request, Build: who.Build, Protocol: who.Protocol,
+		Request: request, Build: who.Build, Protocol: who.Speaks.Newest, MinProtocol: who.Speaks.Oldest,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("join at %s: %w", address, err)

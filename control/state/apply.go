@@ -19,6 +19,9 @@ func Apply(s *State, index uint64, c cluster.Command) (*State, error) {
 	if c.Time.After(next.Time) {
 		next.Time = c.Time
 	}
+	if c.V > 1 {
+		next.Written = max(s.Written, c.V)
+	}
 	if c.Request != "" {
 		if done, err := s.repeated(c.Request, next.Time); done {
 			return &next, err
@@ -27,7 +30,7 @@ func Apply(s *State, index uint64, c cluster.Command) (*State, error) {
 	err := next.apply(&c)
 	if err != nil {
 		same := *s // what was changed before the error was found is not kept
-		same.Index, same.Time = next.Index, next.Time
+		same.Index, same.Time, same.Written = next.Index, next.Time, next.Written
 		next = same
 	}
 	if c.Request != "" {
@@ -103,6 +106,9 @@ func (s *State) apply(c *cluster.Command) error {
 		return decoded(c, s.revokeToken)
 	case cluster.KindSetCAs:
 		return decoded(c, s.setCAs)
+	}
+	if known, err := s.applyNext(c); known {
+		return err
 	}
 	return fmt.Errorf("command %q %w: this build does not know it", c.Kind, ErrInvalid)
 }

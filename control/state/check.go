@@ -53,8 +53,9 @@ func checkNode(n *cluster.Node) error {
 	if err := checkAddress(n.ID, "addr", n.Addr); err != nil {
 		return err
 	}
-	if n.Protocol < cluster.MinProtocol {
-		return fmt.Errorf("node %q: protocol %d %w: the oldest that is understood is %d", n.ID, n.Protocol, ErrInvalid, cluster.MinProtocol)
+	// What this build speaks must not matter here: all control nodes apply alike.
+	if r := n.Speaks(); !r.Valid() {
+		return fmt.Errorf("node %q: protocol %s %w: it is no range of versions", n.ID, r, ErrInvalid)
 	}
 	if len(n.GPUs) > maxGPUs || len(n.Pins) > maxGPUs {
 		return fmt.Errorf("node %q %w: more than %d GPUs or models", n.ID, ErrInvalid, maxGPUs)
@@ -83,6 +84,9 @@ func checkReport(r *cluster.ReplicaReport) error {
 	}
 	if len(r.Reason) > maxReason {
 		return fmt.Errorf("replica %q: reason %w: it has more than %d bytes", r.ID, ErrInvalid, maxReason)
+	}
+	if err := r.Facts.Check(); err != nil {
+		return fmt.Errorf("replica %q %w: %w", r.ID, ErrInvalid, err)
 	}
 	return nil
 }

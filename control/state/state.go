@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/api/protocol"
 )
 
 // ObjectKind names a kind of object.
@@ -37,6 +38,9 @@ type State struct {
 	// Placement counts the changes of replicas, nodes and deployments that a plan
 	// of placements depends on.
 	Placement uint64 `json:"placement"`
+	// Written is the newest version of all commands that were applied, if that is not 1:
+	// a build that does not speak it cannot read the state.
+	Written int `json:"written,omitempty"`
 
 	Clusters    table[cluster.Cluster]    `json:"clusters"`
 	Nodes       table[cluster.Node]       `json:"nodes"`
@@ -117,6 +121,18 @@ func (s *State) ReplicasOf(model string) []cluster.Replica {
 	for _, r := range s.AllReplicas() {
 		if r.Model == model {
 			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// Spoken are the versions of the cluster's protocol that all control nodes speak, some of
+// them left out. It is not Valid if there are none.
+func (s *State) Spoken(except ...string) protocol.Range {
+	out := protocol.Range{Oldest: 1, Newest: protocol.Max}
+	for id, n := range s.AllNodes() {
+		if n.Role == cluster.Control && !slices.Contains(except, id) {
+			out = out.And(n.Speaks())
 		}
 	}
 	return out

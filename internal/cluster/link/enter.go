@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/api/protocol"
 	"github.com/tokenrouter/tokenrouter/control/client"
 	"github.com/tokenrouter/tokenrouter/internal/identity"
 )
@@ -60,7 +61,7 @@ func (e *Entrance) Enter(ctx context.Context) (saved *identity.Saved, joined boo
 	if name == "" {
 		name = NewName(e.Role)
 	}
-	saved, err = client.Join(ctx, e.Address, token, client.Joiner{Role: e.Role, Node: name, Build: e.Build, Protocol: cluster.Protocol})
+	saved, err = client.Join(ctx, e.Address, token, client.Joiner{Role: e.Role, Node: name, Build: e.Build, Speaks: protocol.Cluster()})
 	if err != nil {
 		return nil, false, err
 	}

@@ -1,0 +1,55 @@
+package cluster
+
+import "encoding/json"
+
+// sinceChoice is the version that came with Facts.Policies, Facts.Routers and
+// Facts.Words, and with the special maps of deployments.
+const sinceChoice = 2
+
+// Since implements Later.
+func (f Facts) Since() int {
+	if f.Policies != nil || f.Routers != nil || f.Words != nil {
+		return sinceChoice
+	}
+	return 1
+}
+
+// Before are the facts without what came with a version that not all control nodes speak.
+func (f Facts) Before(spoken int) Facts {
+	if spoken < sinceChoice {
+		f.Policies, f.Routers, f.Words = nil, nil, nil
+	}
+	return f
+}
+
+// Since implements Later.
+func (r Report) Since() int {
+	v := 1
+	for i := range r.Replicas {
+		v = max(v, r.Replicas[i].Facts.Since())
+	}
+	return v
+}
+
+// Since implements Later. Earlier builds refuse the key, whatever it has.
+func (d Deployment) Since() int {
+	var keys map[string]json.RawMessage
+	if json.Unmarshal(d.Settings, &keys) == nil {
+		if _, ok := keys["special_map"]; ok {
+			return sinceChoice
+		}
+	}
+	return 1
+}
+
+// Since implements Later.
+func (p Place) Since() int {
+	v := 1
+	for i := range p.Put {
+		v = max(v, p.Put[i].Facts.Since())
+	}
+	for i := range p.Deployments {
+		v = max(v, p.Deployments[i].Since())
+	}
+	return v
+}
