@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sourcegraph/conc/iter"
+
 	"github.com/tokenrouter/tokenrouter/cuda/cudatest"
 	"github.com/tokenrouter/tokenrouter/cuda/driver"
 	"github.com/tokenrouter/tokenrouter/cuda/kernels"
@@ -27,11 +29,21 @@ func products(s *kernels.Set) map[string]matmul {
 
 var forms = map[string]kernels.SlimForm{"deep": kernels.SlimDeep, "wide": kernels.SlimWide, "thin": kernels.SlimThin}
 
+// reference is ref.Matmul, a token a time on all cores.
+func reference(w, x []uint16, n, k int) []float64 {
+	wide, tokens := ref.WidenAll(w), len(x)/k
+	y := make([]float64, tokens*n)
+	iter.ForEachIdx(make([]struct{}, tokens), func(t int, _ *struct{}) {
+		copy(y[t*n:(t+1)*n], ref.Matmul(wide, ref.WidenAll(x[t*k:(t+1)*k]), n, k))
+	})
+	return y
+}
+
 // product runs one of the kernels over a batch and returns y with its padding columns.
-func product(r *rig, launch matmul, w, x []uint16, n, k, tokens, pad int) []float32 {
+func product(r *rig, launch matmul, w driver.Ptr, x []uint16, n, k, tokens, pad int) []float32 {
 	r.tb.Helper()
 	p := kernels.MatmulParams{
-		Count: cudatest.Put(r.tb, r.Device, []int32{int32(tokens)}), W: cudatest.Put(r.tb, r.Device, w),
+		Count: cudatest.Put(r.tb, r.Device, []int32{int32(tokens)}), W: w,
 		X: cudatest.Put(r.tb, r.Device, x[:tokens*k]), Y: cudatest.Make[float32](r.tb, r.Device, (tokens+1)*(n+pad)),
 		N: int32(n), K: int32(k), LdY: int32(n + pad),
 	}
@@ -57,7 +69,7 @@ func TestMatmul(t *testing.T) {
 				longest = max(longest, count)
 			}
 		}
-		want := ref.Matmul(ref.WidenAll(w), ref.WidenAll(x[:longest*k]), n, k)
+		want, weights := reference(w, x[:longest*k], n, k), cudatest.Put(t, r.Device, w)
 		alone := map[string][]float32{} // first token of the first batch that has one, by the kernels that share their bits
 		for name, launch := range products(r.set) {
 			family := map[string]string{"gemv": "gemv", "slim deep": "8", "tile deep": "8", "band": "8"}[name]
@@ -68,7 +80,7 @@ func TestMatmul(t *testing.T) {
 				if count > longest || name == "band" && count > kernels.MaxBand {
 					continue
 				}
-				y := product(r, launch, w, x, n, k, count, pad)
+				y := product(r, launch, weights, x, n, k, count, pad)
 				for tok := range count + 1 {
 					row := y[tok*(n+pad) : (tok+1)*(n+pad)]
 					for j, v := range row {

@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 
+	"github.com/sourcegraph/conc/iter"
+
 	"github.com/tokenrouter/tokenrouter/worker/model"
 )
 
@@ -52,12 +54,25 @@ func (l *loader) matrix(cols int, names ...string) matrix {
 		m.f32 = l.vector(names...)
 		return m
 	}
-	m.bf16 = make([]uint16, 0, total)
+	m.bf16 = make([]uint16, total)
+	at := m.bf16
 	for i := range tensors {
-		for b := tensors[i].Bytes; len(b) > 0; b = b[2:] {
-			m.bf16 = append(m.bf16, binary.LittleEndian.Uint16(b))
-		}
+		n := len(tensors[i].Bytes) / 2
+		copyBF16(at[:n], tensors[i].Bytes)
+		at = at[n:]
 	}
 	l.bytes += m.bytes()
 	return m
+}
+
+// copyBF16 reads little-endian values, large matrices on all cores.
+func copyBF16(dst []uint16, b []byte) {
+	const block = 1 << 20
+	iter.ForEachIdx(make([]struct{}, (len(dst)+block-1)/block), func(i int, _ *struct{}) {
+		part := dst[i*block : min((i+1)*block, len(dst))]
+		from := b[2*i*block:]
+		for j := range part {
+			part[j] = binary.LittleEndian.Uint16(from[2*j:])
+		}
+	})
 }

@@ -5,7 +5,6 @@ import (
 	"math"
 	"runtime"
 	"testing"
-	"testing/fstest"
 
 	"github.com/sourcegraph/conc/iter"
 
@@ -152,12 +151,8 @@ func dummyTensors(c *model.Config, params []model.Param, seed uint64) []model.Te
 // dummyCheckpoint is a dummy model as a checkpoint in memory.
 func dummyCheckpoint(tb testing.TB, c model.Config, seed uint64) *model.Checkpoint {
 	tb.Helper()
-	data, err := model.EncodeShard(dummyTensors(&c, c.Params(), seed), nil)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	k, err := model.OpenFS(fstest.MapFS{"config.json": {Data: configJSON(tb, c)}, "model.safetensors": {Data: data}}, "dummy")
-	if err != nil {
+	k := model.FromTensors("dummy", c, dummyTensors(&c, c.Params(), seed))
+	if err := k.Check(); err != nil {
 		tb.Fatal(err)
 	}
 	return k
