@@ -52,12 +52,17 @@ type Config struct {
 	HandshakeTimeout time.Duration
 	// Grace is how long Serve waits for open streams after its ctx has ended: 500 ms.
 	Grace time.Duration
+	// Silence is how long a Transport's connection may leave pings unanswered before it is
+	// given up and its streams end; longer while answers come late, or this process is
+	// late itself (package pulse). It finds a lost server within Silence and 50 ms. 0 leaves
+	// it to the library's pings: 2 s without a frame, then 1 s for an answer.
+	Silence time.Duration
 	// Log gets refused connections at Warn, the library's words at Debug. Nil discards.
 	Log *slog.Logger
 }
 
 func (c *Config) fill() error {
-	if c.MaxStreams < 0 || c.MaxConns < 0 || c.HandshakeTimeout < 0 || c.Grace < 0 {
+	if c.MaxStreams < 0 || c.MaxConns < 0 || c.HandshakeTimeout < 0 || c.Grace < 0 || c.Silence < 0 {
 		return errors.New("h2: Config has a negative value")
 	}
 	if c.MaxStreams == 0 {

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"sync"
 
+	"github.com/sourcegraph/conc"
 	"golang.org/x/net/http2"
 )
 
@@ -30,6 +31,9 @@ type Transport struct {
 	old    []*http2.ClientConn
 	abort  context.CancelCauseFunc // ends the dial in progress, nil without one
 	closed bool
+	// ended is closed by Close; watches are then over.
+	ended   chan struct{}
+	watches conc.WaitGroup // Go with mu held and closed false
 }
 
 // NewTransport checks the configuration. It connects nothing.
@@ -49,7 +53,7 @@ func NewTransport(cfg Config) (*Transport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configure: %w", err)
 	}
-	return &Transport{cfg: cfg, http2: t2, dialing: make(chan struct{}, 1)}, nil
+	return &Transport{cfg: cfg, http2: t2, dialing: make(chan struct{}, 1), ended: make(chan struct{})}, nil
 }
 
 // RoundTrip sends one request. It returns when the response's header is there.
@@ -66,8 +70,12 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // Close closes the connection, ends its streams and refuses further requests.
 func (t *Transport) Close() error {
+	defer t.watches.Wait()
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if !t.closed {
+		close(t.ended)
+	}
 	t.closed = true
 	if t.abort != nil {
 		t.abort(ErrClosed)
@@ -127,6 +135,7 @@ func (t *Transport) get(ctx context.Context) (*http2.ClientConn, error) {
 		return nil, ErrClosed
 	}
 	t.conn = cc
+	t.watch(cc)
 	return cc, nil
 }
 

@@ -17,8 +17,13 @@ import (
 	"github.com/tokenrouter/tokenrouter/membership"
 )
 
-// dialTimeout bounds connecting to a worker.
-const dialTimeout = time.Second
+const (
+	// dialTimeout bounds connecting to a worker.
+	dialTimeout = time.Second
+	// silentAfter is how long a worker may leave pings unanswered before its requests move:
+	// longer than for links between workers, which come back by themselves.
+	silentAfter = 600 * time.Millisecond
+)
 
 // entries are the replicas that requests may go to. One goroutine calls its methods;
 // what they return is safe for concurrent use. An entry stays the same from one state
@@ -79,6 +84,7 @@ func (e *entries) connect(n *cluster.Node) (*worker, error) {
 			return e.dial(ctx, "tcp", addr)
 		},
 		HandshakeTimeout: 2 * dialTimeout,
+		Silence:          silentAfter,
 		Log:              e.log,
 	})
 	if err != nil {
