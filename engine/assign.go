@@ -48,21 +48,31 @@ type Routing struct {
 	Fallback     subservice.Fallback
 	FallbackWait time.Duration
 	Fault        string
+	// Vocabularies are what is known of the models' vocabularies, by index; nil for what is
+	// not. Only a SpecialMap needs them, and of models without pairs only the entry's.
+	Vocabularies []*Vocabulary
 }
 
 // version names what requests keep of a deployment. It is the same in all processes, and
 // never 0.
-func (d *Deployment) version() (uint64, error) {
-	if d.Policy.Own != nil || len(d.SpecialMap) > 0 {
-		return 0, fmt.Errorf("deployment %s: %w", d.Name, errNotShared)
+func (g *Routing) version() (uint64, error) {
+	if g.Policy.Own != nil {
+		return 0, fmt.Errorf("deployment %s: %w", g.Name, errNotShared)
 	}
-	text, err := json.Marshal(struct {
+	kept := struct {
 		Models        []string
 		Policy        Policy
 		AllowOverride bool
-	}{d.Models, d.Policy, d.AllowOverride})
+		// Absent where there is no map, so that earlier builds find the same version.
+		SpecialMap   map[string][]string `json:",omitempty"`
+		Vocabularies []*Vocabulary       `json:",omitempty"`
+	}{Models: g.Models, Policy: g.Policy, AllowOverride: g.AllowOverride}
+	if len(g.SpecialMap) > 0 {
+		kept.SpecialMap, kept.Vocabularies = g.SpecialMap, g.Vocabularies
+	}
+	text, err := json.Marshal(kept)
 	if err != nil {
-		return 0, fmt.Errorf("deployment %s: %w", d.Name, err)
+		return 0, fmt.Errorf("deployment %s: %w", g.Name, err)
 	}
 	h := sha256.Sum256(text)
 	return max(binary.LittleEndian.Uint64(h[:]), 1), nil
@@ -120,7 +130,9 @@ func (e *Engine) partOf(r *replica, a *Assignment) (p part, faults []error) {
 		d, err := e.share(r, g, self)
 		if err != nil {
 			faults = append(faults, err)
-			continue
+			if d.Policy == nil {
+				continue
+			}
 		}
 		p.deployments = append(p.deployments, d)
 		for k, names := range g.Replicas {
@@ -138,7 +150,8 @@ func (e *Engine) partOf(r *replica, a *Assignment) (p part, faults []error) {
 	return p, faults
 }
 
-// share is a replica's part in one deployment.
+// share is a replica's part in one deployment. With an error it has no part, or, where
+// there is a policy all the same, one in which new requests are refused for it.
 func (e *Engine) share(r *replica, g *Routing, self int) (subservice.Deployment, error) {
 	d := subservice.Deployment{
 		Name: g.Name, Self: policies.ModelID(self), Models: g.Models, Replicas: g.Replicas,
@@ -152,14 +165,21 @@ func (e *Engine) share(r *replica, g *Routing, self int) (subservice.Deployment,
 	if d.Version, err = g.version(); err != nil {
 		return d, err
 	}
-	if had := r.had(g.Name, d.Version); had != nil {
-		d.Policy, d.Others = had.Policy, had.Others
+	if had := r.had(g.Name, d.Version); had != nil && had.Fault == d.Fault {
+		d.Policy, d.Others, d.IDs, d.Lacking = had.Policy, had.Others, had.IDs, had.Lacking
 		return d, nil
+	}
+	unmapped := r.mapIDs(g, &d)
+	if unmapped != nil && self > 0 {
+		return d, unmapped
 	}
 	routes, err := e.routes(g.Deployment, r.model, self == 0)
 	if err != nil {
 		return d, fmt.Errorf("deployment %s: %w", g.Name, err)
 	}
 	d.Policy, d.Others = routes.policy(d.Self)
-	return d, nil
+	if unmapped != nil {
+		d.Fault = unmapped.Error() // so that clients hear why
+	}
+	return d, unmapped
 }

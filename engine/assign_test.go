@@ -262,7 +262,7 @@ func TestPolicyChangesLive(t *testing.T) {
 func awaitVersion(t *testing.T, engines []*Engine, tau float64) {
 	t.Helper()
 	d := Deployment{Models: []string{"tiny-s", "tiny-l"}, Policy: Policy{Name: "r-stitch", Threshold: &tau}}
-	want, err := d.version()
+	want, err := (&Routing{Deployment: d}).version()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 // errNotShared says that a deployment has something that other processes cannot know.
-var errNotShared = errors.New("a policy of one's own or a special_map cannot be shared by several processes")
+var errNotShared = errors.New("a policy of one's own cannot be shared by several processes")
 
 // errDrained ends the run of a replica that was drained.
 var errDrained = errors.New("drained")
@@ -103,9 +103,7 @@ func (e *Engine) align(a *Assignment, draining bool) (begin []*replica, lost err
 			continue
 		}
 		p, faults := e.partOf(r, a)
-		if err := errors.Join(append(faults, r.take(p)...)...); err != nil {
-			r.complain(e, err)
-		}
+		r.complain(e, errors.Join(append(faults, r.take(p)...)...))
 	}
 	return begin, lost
 }
@@ -207,6 +205,7 @@ func (e *Engine) settle(fresh []*replica, a *Assignment) (settled []*replica, lo
 				refuse(r, err)
 				continue
 			}
+			r.offers, r.routers = r.model.offers(), r.model.routers()
 			settled = append(settled, r)
 		}
 	}
@@ -295,6 +294,11 @@ func reason(err error) string {
 type assignedPart struct {
 	generation uint64
 	gpus       []int
+	// offers are the policies that requests may choose here, routers the router networks.
+	offers, routers []string
+	// complained says that phase and why tell of a deployment that is left out. Only the
+	// crew's goroutine uses it.
+	complained bool
 	// end ends the replica at once, ended is closed when it has.
 	end   context.CancelFunc
 	ended chan struct{}

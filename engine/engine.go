@@ -259,7 +259,7 @@ func (e *Engine) addReplicas() error {
 		for _, n := range notes {
 			e.log.Warn("models differ", "deployment", d.Name, "difference", n)
 		}
-		maps, lacking, err := idMaps(&d, group)
+		maps, lacking, err := idMaps(&d, sides(group))
 		if err != nil {
 			return err
 		}

@@ -6,9 +6,10 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"slices"
 	"strings"
+	"sync"
 
+	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/models"
 	"github.com/tokenrouter/tokenrouter/models/catalogue"
 	"github.com/tokenrouter/tokenrouter/worker/model"
@@ -18,7 +19,6 @@ import (
 	"github.com/tokenrouter/tokenrouter/worker/tokenizer"
 	"github.com/tokenrouter/tokenrouter/worker/tokenizer/chat"
 	"github.com/tokenrouter/tokenrouter/worker/tokenizer/decimal"
-	"github.com/tokenrouter/tokenrouter/worker/tokenizer/idmap"
 )
 
 // ErrWeights says that a model's weights are not there: it is neither embedded
@@ -39,6 +39,8 @@ type loaded struct {
 	stopIDs     []int32
 	place       place
 	nets        []*router.Net // that score its tokens
+	// summary is what other processes need to know of its tokenizer.
+	summary func() (*cluster.Words, error)
 }
 
 // load opens one model.
@@ -69,6 +71,7 @@ func load(cfg Model) (*loaded, error) {
 // describe learns everything of a model but its weights.
 func describe(cfg Model) (*loaded, error) {
 	m := &loaded{cfg: cfg}
+	m.summary = sync.OnceValues(m.summarize)
 	learn := m.fromCatalogue
 	if files := m.files(); files != nil {
 		learn = func() error { return m.fromFiles(files) }
@@ -199,39 +202,6 @@ func checkPair(deployment string, group []*loaded, mapped map[string][]string) (
 		}
 	}
 	return notes, nil
-}
-
-// idMaps makes the maps of the models that have pairs, by index, and lists the entry's
-// ids that some of them lacks.
-func idMaps(d *Deployment, group []*loaded) (maps []*idmap.Map, lacking []int32, err error) {
-	maps = make([]*idmap.Map, len(group))
-	if len(d.SpecialMap) == 0 {
-		return maps, nil, nil
-	}
-	// These know ids of the entry model's vocabulary, on every model.
-	if d.AllowOverride || d.Policy.Own != nil || d.Policy.Mode != "" || d.Policy.Rule != "" || d.Policy.Name == "glimp-router" {
-		return nil, nil, fmt.Errorf("deployment %s: special_map: not with the policy glimp-router, a rule, a mode, a policy of one's own, or allow_policy_override", d.Name)
-	}
-	entry := group[0]
-	for name, pairs := range d.SpecialMap {
-		i := slices.IndexFunc(group[1:], func(m *loaded) bool { return m.cfg.Name == name }) + 1
-		switch {
-		case i == 0:
-			return nil, nil, fmt.Errorf("deployment %s: special_map: %s is not one of its models behind the entry model", d.Name, name)
-		case entry.tokenizer == nil || group[i].tokenizer == nil:
-			return nil, nil, fmt.Errorf("deployment %s: special_map: %s and %s need tokenizers", d.Name, entry.cfg.Name, name)
-		}
-		from, err := idmap.Parse(entry.tokenizer, group[i].tokenizer, pairs)
-		if err == nil {
-			maps[i], err = idmap.New(idmap.Model{Words: entry.tokenizer, Ends: entry.stopIDs}, idmap.Model{Words: group[i].tokenizer, Ends: group[i].stopIDs}, from)
-		}
-		if err != nil {
-			return nil, nil, fmt.Errorf("deployment %s: special_map: %s: %w", d.Name, name, err)
-		}
-		lacking = append(lacking, maps[i].OnlyEntry()...)
-	}
-	slices.Sort(lacking)
-	return maps, slices.Compact(lacking), nil
 }
 
 // compare finds what differs between two models with tokenizers.

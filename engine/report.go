@@ -19,16 +19,27 @@ func (e *Engine) Reports() []cluster.ReplicaReport {
 			list = append(list, f.ReplicaReport)
 		}
 	}
-	replicas := e.replicas
+	replicas, assigned := e.replicas, e.assigned
 	e.mu.Unlock()
 	for _, r := range replicas {
 		if r.leaving.Load() {
 			continue
 		}
-		list = append(list, e.report(r))
+		report := e.report(r)
+		if assigned.maps(r.model.cfg.Name) {
+			report.Facts.Words, _ = r.model.summary() // an error is told with the deployment that wants it
+		}
+		list = append(list, report)
 	}
 	slices.SortFunc(list, func(a, b cluster.ReplicaReport) int { return strings.Compare(a.ID, b.ID) })
 	return list
+}
+
+// maps says that a deployment with a special map has the model.
+func (a *Assignment) maps(model string) bool {
+	return a != nil && slices.ContainsFunc(a.Groups, func(g Routing) bool {
+		return len(g.SpecialMap) > 0 && slices.Contains(g.Models, model)
+	})
 }
 
 func (e *Engine) report(r *replica) cluster.ReplicaReport {
@@ -45,6 +56,7 @@ func (e *Engine) report(r *replica) cluster.ReplicaReport {
 		sum := sha256.Sum256([]byte(m.template.Source()))
 		out.Facts.Template = hex.EncodeToString(sum[:])
 	}
+	out.Facts.Policies, out.Facts.Routers = r.offers, r.routers
 	out.Phase, out.Reason = r.phaseNow()
 	return out
 }

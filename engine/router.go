@@ -9,6 +9,7 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/internal/choice"
 	"github.com/tokenrouter/tokenrouter/models/routers"
+	"github.com/tokenrouter/tokenrouter/policies"
 	"github.com/tokenrouter/tokenrouter/worker/executor"
 	"github.com/tokenrouter/tokenrouter/worker/router"
 )
@@ -85,6 +86,37 @@ func (m *loaded) attach(name string) error {
 	net.Name = name // as the policies know it
 	m.nets = append(m.nets, net)
 	return nil
+}
+
+// routers are the names of the networks that the model has.
+func (m *loaded) routers() []string {
+	var names []string
+	for _, n := range m.nets {
+		names = append(names, n.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// offers are the policies that requests may choose where this is the entry model, as far
+// as it alone decides: it has the router networks and the tokens that they need.
+func (m *loaded) offers() []string {
+	text := m.text()
+	var names []string
+	for _, name := range policies.Names() {
+		s := policies.Settings{Net: RouterOf(name, m.cfg.Name), Text: text}
+		if s.Net != "" && !slices.Contains(m.routers(), s.Net) {
+			continue
+		}
+		// A policy is for one model, for two, or for any number of them.
+		if _, err := policies.New(name, 2, s); err != nil {
+			if _, err = policies.New(name, 1, s); err != nil {
+				continue
+			}
+		}
+		names = append(names, name)
+	}
+	return names
 }
 
 // readRouter opens an embedded network or a file.

@@ -33,7 +33,11 @@ func DeploymentOf(d *cluster.Deployment) (Deployment, error) {
 	if err != nil {
 		return Deployment{}, fmt.Errorf("%w: policy %s: %w", ErrSettings, d.Policy, err)
 	}
-	return Deployment{Name: d.Name, Models: d.Models, Policy: p, AllowOverride: s.AllowOverride}, nil
+	out := Deployment{Name: d.Name, Models: d.Models, Policy: p, AllowOverride: s.AllowOverride, SpecialMap: s.SpecialMap}
+	if err := out.checkMapped(); err != nil {
+		return Deployment{}, fmt.Errorf("%w: %w", ErrSettings, err)
+	}
+	return out, nil
 }
 
 // Alone is the deployment that serves a model under its own name.

@@ -105,7 +105,7 @@ func (h *Holder) check(d *session.Served, o *openai.Options) error {
 		return notAllowed("model", "this API key may not use the model %q", d.Name)
 	}
 	if policy := d.PolicyOf(o.Routing); len(h.Policies) > 0 && !slices.Contains(h.Policies, policy) {
-		return notAllowed("policy", "this API key may not use the policy %q", policy)
+		return notAllowed("trctl.policy", "this API key may not use the policy %q; it may use: %s", policy, strings.Join(h.Policies, ", "))
 	}
 	return nil
 }

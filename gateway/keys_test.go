@@ -57,7 +57,7 @@ func TestWhatAKeyMayAskFor(t *testing.T) {
 			"policy": {ID: "policy", Policies: []string{"me"}},
 		}
 	}, &sessiontest.Entry{ID: "e1", Script: sessiontest.Words(1)})
-	for key, param := range map[string]string{"all": "", "model": "model", "policy": "policy"} {
+	for key, param := range map[string]string{"all": "", "model": "model", "policy": "trctl.policy"} {
 		h := http.Header{"Authorization": {"Bearer " + key}}
 		resp, body := f.send("POST", chatPath, `{`+hi+`}`, h)
 		if param == "" {

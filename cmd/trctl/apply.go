@@ -17,6 +17,7 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/control/state"
+	"github.com/tokenrouter/tokenrouter/engine"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/link"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/listing"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/operator"
@@ -224,9 +225,6 @@ func (w *wishedDeployment) deployment() (cluster.Deployment, error) {
 		Name: w.Name, Models: w.Models, Replicas: w.Replicas, Thresholds: w.Thresholds, LongestWait: time.Duration(w.LongestWait),
 		MaxInFlight: w.MaxInFlight, Fallback: cluster.Fallback(w.Fallback), FallbackWait: w.FallbackWait,
 	}
-	if len(w.SpecialMap) > 0 {
-		return d, errors.New("special_map: models of different vocabularies cannot be spread over a cluster yet; trctl serve has them")
-	}
 	if router := w.Policy.Router; strings.ContainsRune(router, filepath.Separator) && !filepath.IsAbs(router) {
 		return d, fmt.Errorf("policy.router: %q is a file on every worker, so that its path must be absolute", router)
 	}
@@ -247,12 +245,16 @@ func (w *wishedDeployment) deployment() (cluster.Deployment, error) {
 		Threshold: policy.Threshold, Weights: policy.Weights, Trace: policy.Trace, Router: policy.Router, RouterThreshold: policy.RouterThreshold,
 		Mode: policy.Mode, Warmup: policy.Warmup, WarmupShape: policy.WarmupShape, Epistemic: policy.Epistemic, Entropy: policy.Entropy,
 		StepTokens: policy.StepTokens, ThinkTokens: policy.ThinkTokens, Rule: policy.Rule, ReturnRule: policy.ReturnRule,
-		AllowOverride: w.AllowPolicyOverride,
+		AllowOverride: w.AllowPolicyOverride, SpecialMap: w.SpecialMap,
 	}
 	if d.Settings, err = settings.Encode(); err != nil {
 		return d, err
 	}
-	return d, state.CheckDeployment(&d)
+	if err := state.CheckDeployment(&d); err != nil {
+		return d, err
+	}
+	_, err = engine.DeploymentOf(&d)
+	return d, err
 }
 
 // checkPolicy finds the faults of a policy that can be seen without loading a model.

@@ -30,6 +30,10 @@ func TestParseDeployments(t *testing.T) {
 				LongestWait: 50 * time.Millisecond, MaxInFlight: 7, Fallback: cluster.FallbackFail, FallbackWait: 3 * time.Second,
 			}, `{"threshold":0.5,"allow_policy_override":true}`,
 		},
+		{
+			"special map", head + "    special_map: {tiny-l: ['<think>=<t>', 5=6]}\n", cluster.Deployment{Name: "d", Models: []string{"tiny-s", "tiny-l"}, Policy: "r-stitch"},
+			`{"threshold":0.01,"special_map":{"tiny-l":["\u003cthink\u003e=\u003ct\u003e","5=6"]}}`,
+		},
 		{"automatic", head + "    thresholds: auto\n    longest_wait: auto\n", cluster.Deployment{Name: "d", Models: []string{"tiny-s", "tiny-l"}, Policy: "r-stitch"}, `{"threshold":0.01}`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -72,7 +76,9 @@ func TestParseDeploymentsRefuses(t *testing.T) {
 		{"wait", head + "    longest_wait: -1s\n", "neither auto nor a positive duration"},
 		{"negative wait", head + "    fallback_wait: -1s\n", "negative"},
 		{"router beside the file", head + "    policy: {name: r2r, router: ./net}\n", "must be absolute"},
-		{"special map", head + "    special_map: {tiny-l: [a=b]}\n", "cannot be spread over a cluster yet"},
+		{"special map of the entry", head + "    special_map: {tiny-s: [a=b]}\n", "behind the entry model: tiny-l"},
+		{"special map without a pair", head + "    special_map: {tiny-l: [ab]}\n", "expected ENTRY=OTHER"},
+		{"special map with a rule", head + "    special_map: {tiny-l: [a=b]}\n    policy: {name: rule, rule: entropy > 1}\n", "special_map: not with the policy rule"},
 		{"not YAML", "deployments: [\n", ""},
 		{"a list", "- a\n", "keys with values are expected"},
 	} {

@@ -2,91 +2,15 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 
 	"github.com/tokenrouter/tokenrouter/internal/node"
-	"github.com/tokenrouter/tokenrouter/worker/model"
+	"github.com/tokenrouter/tokenrouter/worker/model/modeltest"
 )
-
-// renumbered copies a checkpoint and gives its added tokens other ids: from becomes to.
-// The rows of the embedding and of the head move along.
-func renumbered(t *testing.T, dir, name string, moves map[int]int, end int) string {
-	t.Helper()
-	out := filepath.Join(t.TempDir(), name)
-	if err := os.CopyFS(out, os.DirFS(dir)); err != nil {
-		t.Fatal(err)
-	}
-	var words map[string]any
-	readJSONFile(t, filepath.Join(out, "tokenizer.json"), &words)
-	for _, a := range words["added_tokens"].([]any) {
-		entry := a.(map[string]any)
-		if to, ok := moves[int(entry["id"].(float64))]; ok {
-			entry["id"] = to
-		}
-	}
-	writeJSONFile(t, filepath.Join(out, "tokenizer.json"), words)
-	var config map[string]any
-	readJSONFile(t, filepath.Join(out, "config.json"), &config)
-	config["eos_token_id"] = end
-	writeJSONFile(t, filepath.Join(out, "config.json"), config)
-	k, err := model.OpenDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer k.Close()
-	var tensors []model.Tensor
-	for _, p := range k.Config.Params() {
-		x, err := k.Tensor(p.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if p.Shape[0] == k.Config.VocabSize {
-			row := len(x.Bytes) / p.Shape[0]
-			moved := slices.Clone(x.Bytes)
-			for from, to := range moves {
-				copy(moved[to*row:(to+1)*row], x.Bytes[from*row:])
-			}
-			x.Bytes = moved
-		}
-		tensors = append(tensors, x)
-	}
-	weights, err := model.EncodeShard(tensors, nil)
-	if err == nil {
-		err = os.WriteFile(filepath.Join(out, "model.safetensors"), weights, 0o644)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
-
-func readJSONFile(t *testing.T, path string, into any) {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	if err == nil {
-		err = json.Unmarshal(text, into)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func writeJSONFile(t *testing.T, path string, value any) {
-	t.Helper()
-	text, err := json.Marshal(value)
-	if err == nil {
-		err = os.WriteFile(path, text, 0o644)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // TestServeSpecialMap serves a pair whose large model has the same added tokens under
 // other ids. Every answer must be that of the pair with equal ids.
@@ -95,7 +19,7 @@ func TestServeSpecialMap(t *testing.T) {
 	more := map[string]any{"eos_token_id": 520, "vocab_size": 528}
 	small := familyCheckpoint(t, "Qwen2ForCausalLM", 1, "deepseek", template, more)
 	large := familyCheckpoint(t, "LlamaForCausalLM", 2, "deepseek", template, more)
-	other := renumbered(t, large, "other", map[int]int{520: 521, 521: 522, 522: 523, 523: 520}, 521)
+	other := modeltest.Renumber(t, os.DirFS(large), "other", map[int]int{520: 521, 521: 522, 522: 523, 523: 520}, 521)
 	names := []string{filepath.Base(small), filepath.Base(large), "other"}
 	dir := t.TempDir()
 	file := filepath.Join(dir, "serve.yaml")

@@ -45,9 +45,9 @@ func Of(own string, models []string, lacks func(policy string) string) []session
 // Lacks is what an entry model must lack if it has not all that a policy needs.
 func Lacks(policy, entry string) string {
 	if policies.Scored(policy) {
-		return fmt.Sprintf("it needs a router network for %s, which is not there (docs/policies.md, Router networks)", entry)
+		return fmt.Sprintf("it needs its router network at %s, which is not there (trctl model convert-router makes one)", entry)
 	}
-	return fmt.Sprintf("it needs a token </think>, which %s does not have", entry)
+	return fmt.Sprintf("it needs a token </think>, which is not there at %s", entry)
 }
 
 // Mapped says that a policy knows ids of one vocabulary, so that it cannot be chosen where

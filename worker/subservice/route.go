@@ -90,11 +90,14 @@ func (d *deployment) via(o *override.Override) *route {
 // refuseOverride is the answer to a request whose wish a deployment cannot meet.
 // Gateways refuse such requests before; this is for those that know less.
 func refuseOverride(d *deployment) *generate.Error {
-	e := &generate.Error{Code: generate.CodeInvalid, Param: "trctl.policy", Message: "the deployment has no such policy"}
 	if d.others == nil {
-		e.Param, e.Message = "trctl", "the deployment does not allow requests to override its routing"
+		return &generate.Error{Code: generate.CodeInvalid, Param: "trctl", Message: "the deployment does not allow requests to override its routing (allow_policy_override)"}
 	}
-	return e
+	offered := slices.Sorted(maps.Keys(d.others))
+	return &generate.Error{
+		Code: generate.CodeInvalid, Param: "trctl.policy",
+		Message: "this replica has no such policy, or lacks what it needs; besides the deployment's own it has " + strings.Join(offered, ", "),
+	}
 }
 
 // wants are the outputs that the policy needs from every step.

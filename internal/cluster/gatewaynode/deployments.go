@@ -1,10 +1,14 @@
 package gatewaynode
 
 import (
+	"slices"
+
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/api/generate"
 	"github.com/tokenrouter/tokenrouter/control/state"
 	"github.com/tokenrouter/tokenrouter/gateway/session"
+	"github.com/tokenrouter/tokenrouter/internal/choice"
+	"github.com/tokenrouter/tokenrouter/policies"
 )
 
 // facts is what is known of models by name. They outlive their replicas: a model whose
@@ -20,16 +24,49 @@ func (f facts) learn(s *state.State) {
 		}
 		known, ok := fresh[r.Model]
 		if !ok {
-			fresh[r.Model] = r.Facts
+			known = r.Facts
+			known.Policies = offered(&r.Facts)
+			fresh[r.Model] = known
 			continue
 		}
-		// Replicas of one model differ in what they have room for.
+		// Replicas of one model differ in what they have room for, and in the router
+		// networks that their workers have. A request may move to any of them.
 		known.MaxContext = min(known.MaxContext, r.Facts.MaxContext)
+		own := offered(&r.Facts)
+		known.Policies = slices.DeleteFunc(known.Policies, func(name string) bool { return !slices.Contains(own, name) })
 		fresh[r.Model] = known
 	}
 	for model, known := range fresh {
 		f[model] = known
 	}
+}
+
+// offered are the policies that requests may choose at an entry. A worker that does not
+// tell is taken to have no router networks.
+func offered(f *cluster.Facts) []string {
+	if f.Policies != nil {
+		return slices.Clone(f.Policies)
+	}
+	return slices.DeleteFunc(policies.Names(), policies.Scored)
+}
+
+// choices are what requests to a deployment may choose; nil if it allows none.
+func (f facts) choices(d *cluster.Deployment) []session.PolicyChoice {
+	settings, err := d.PolicySettings()
+	if err != nil || !settings.AllowOverride {
+		return nil // the workers say what is wrong with the settings
+	}
+	entry := d.Models[0]
+	known, ok := f[entry]
+	return choice.Of(d.Policy, d.Models, func(policy string) string {
+		switch {
+		case len(settings.SpecialMap) > 0 && choice.Mapped(policy):
+			return choice.LacksMapped
+		case ok && !slices.Contains(known.Policies, policy):
+			return choice.Lacks(policy, "every replica of "+entry)
+		}
+		return ""
+	})
 }
 
 // Bounds of a deployment of which nothing is known yet: nothing is refused for them.
@@ -42,7 +79,7 @@ const (
 // deployment is what clients see of a deployment, but for its entries.
 func (f facts) deployment(d *cluster.Deployment) session.Deployment {
 	out := session.Deployment{
-		Name: d.Name, Models: d.Models, Policy: d.Policy, MaxContext: unknownContext, Vocab: unknownVocab,
+		Name: d.Name, Models: d.Models, Policy: d.Policy, Overrides: f.choices(d), MaxContext: unknownContext, Vocab: unknownVocab,
 	}
 	for i, model := range d.Models {
 		known, ok := f[model]

@@ -1,6 +1,7 @@
 package listing
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -35,8 +36,14 @@ func (f *Facts) whyReplica(r *cluster.Replica) string {
 // no replica more would help.
 func (f *Facts) whyDeployment(d *Deployment) (why []string, faulty bool) {
 	var vocabulary, first string
+	mapped := specialMap(d.Settings)
 	for i, model := range d.Models {
 		replicas := f.State.ReplicasOf(model)
+		for _, r := range replicas {
+			if r.Phase == cluster.Ready && leavesOut(&r, d.Name) {
+				why = append(why, fmt.Sprintf("%s: %s serves without it: %s", model, r.ID, r.Reason))
+			}
+		}
 		if d.Ready[i] < d.Wanted[i] {
 			counted := 0
 			for _, r := range replicas {
@@ -54,7 +61,7 @@ func (f *Facts) whyDeployment(d *Deployment) (why []string, faulty bool) {
 		}
 		for _, r := range replicas {
 			switch own := r.Facts.Fingerprint; {
-			case own == "":
+			case own == "" || mapped[model] != nil: // a worker that cannot map it says so
 			case vocabulary == "":
 				vocabulary, first = own, r.ID
 			case own != vocabulary:
@@ -67,6 +74,22 @@ func (f *Facts) whyDeployment(d *Deployment) (why []string, faulty bool) {
 		why = append(why, "there is no gateway, so that nobody can ask for it: trctl gateway join")
 	}
 	return why, faulty
+}
+
+// leavesOut says that what a worker tells of a replica is about a deployment.
+func leavesOut(r *cluster.Replica, deployment string) bool {
+	return strings.Contains(r.Reason, "deployment "+deployment+":")
+}
+
+// specialMap is that of a deployment's settings.
+func specialMap(settings json.RawMessage) map[string][]string {
+	var s struct {
+		SpecialMap map[string][]string `json:"special_map"`
+	}
+	if json.Unmarshal(settings, &s) != nil {
+		return nil // the workers say what is wrong
+	}
+	return s.SpecialMap
 }
 
 func several(n int, one, many string) string {

@@ -2,6 +2,7 @@ package workernode
 
 import (
 	"fmt"
+	"reflect"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/control/state"
@@ -16,6 +17,7 @@ const MaxTP = 1
 // reports of replicas that are not even tried.
 func (n *Node) assignment(s *state.State) (a engine.Assignment, refused []cluster.ReplicaReport) {
 	models := map[string]bool{}
+	n.words.learn(s)
 	for id, r := range s.AllReplicas() {
 		node, _ := s.Node(r.Node)
 		if r.Draining || node.Draining {
@@ -36,7 +38,7 @@ func (n *Node) assignment(s *state.State) (a engine.Assignment, refused []cluste
 	}
 	for name, d := range s.AllDeployments() {
 		delete(models, name) // the name means the deployment
-		g, err := routing(s, &d)
+		g, err := n.words.routing(s, &d)
 		if err != nil {
 			n.cfg.Log.Warn("deployment cannot be served", "deployment", name, "err", err)
 			continue
@@ -63,15 +65,32 @@ func (n *Node) model(r *cluster.Replica) (engine.Model, error) {
 	return m, nil
 }
 
+// vocabularies is what workers have told of models' vocabularies, by model. It outlives
+// their replicas, so that a deployment does not change when one is started anew.
+type vocabularies map[string]*engine.Vocabulary
+
+// learn takes what a state's replicas have reported.
+func (v vocabularies) learn(s *state.State) {
+	for _, r := range s.AllReplicas() {
+		if r.Facts.Words == nil {
+			continue
+		}
+		fresh := &engine.Vocabulary{Words: r.Facts.Words, Ends: r.Facts.StopIDs}
+		if !reflect.DeepEqual(v[r.Model], fresh) {
+			v[r.Model] = fresh
+		}
+	}
+}
+
 // routing is a deployment as the engine needs it.
-func routing(s *state.State, d *cluster.Deployment) (engine.Routing, error) {
+func (v vocabularies) routing(s *state.State, d *cluster.Deployment) (engine.Routing, error) {
 	parsed, err := engine.DeploymentOf(d)
 	if err != nil {
 		return engine.Routing{}, err
 	}
 	g := engine.Routing{
 		Deployment: parsed, Thresholds: d.Thresholds, LongestWait: d.LongestWait,
-		FallbackWait: d.FallbackWait, Fault: disagree(s, d.Models),
+		FallbackWait: d.FallbackWait, Fault: disagree(s, d.Models, parsed.SpecialMap),
 	}
 	switch d.Fallback {
 	case cluster.FallbackSmallOnly:
@@ -82,8 +101,16 @@ func routing(s *state.State, d *cluster.Deployment) (engine.Routing, error) {
 	if t, ok := s.Table(d.Name); ok && len(d.Thresholds) == 0 {
 		g.Table = t.B
 	}
-	for _, model := range d.Models {
+	for i, model := range d.Models {
 		g.Replicas = append(g.Replicas, names(s, model))
+		if len(parsed.SpecialMap) == 0 {
+			continue
+		}
+		var own *engine.Vocabulary
+		if i == 0 || parsed.SpecialMap[model] != nil {
+			own = v[model]
+		}
+		g.Vocabularies = append(g.Vocabularies, own)
 	}
 	return g, nil
 }
@@ -99,18 +126,24 @@ func names(s *state.State, model string) (out []string) {
 }
 
 // disagree is why models cannot write one answer together, as far as their workers have
-// reported; empty if they can.
-func disagree(s *state.State, models []string) string {
+// reported; empty if they can. Models with a special map may have another vocabulary than
+// the entry model, but all replicas of a model have the same.
+func disagree(s *state.State, models []string, mapped map[string][]string) string {
 	var first *cluster.Facts
 	for _, model := range models {
+		against, with := &first, models[0]
+		var own *cluster.Facts
+		if mapped[model] != nil {
+			against, with = &own, "another replica of it"
+		}
 		for _, r := range s.ReplicasOf(model) {
 			f := r.Facts
 			switch {
 			case f.Fingerprint == "":
-			case first == nil:
-				first = &f
-			case f.Fingerprint != first.Fingerprint || f.Vocab != first.Vocab:
-				return fmt.Sprintf("%s and %s cannot write one answer together: their vocabularies differ", models[0], model)
+			case *against == nil:
+				*against = &f
+			case f.Fingerprint != (*against).Fingerprint || f.Vocab != (*against).Vocab:
+				return fmt.Sprintf("%s and %s cannot write one answer together: their vocabularies differ", with, model)
 			}
 		}
 	}

@@ -38,6 +38,8 @@ type Node struct {
 	// metrics is nil without Config.MetricsListen.
 	metrics  net.Listener
 	registry *prometheus.Registry
+	// words belongs to follow.
+	words vocabularies
 	// refused are the reports of replicas that the engine is not told of.
 	refused atomic.Pointer[[]cluster.ReplicaReport]
 	// changed has room for one value: wake sends without blocking, report receives.
@@ -54,7 +56,7 @@ func New(cfg Config) (_ *Node, err error) {
 	if err := cfg.fill(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, registry: prometheus.NewRegistry(), changed: make(chan struct{}, 1), ready: make(chan struct{})}
+	n := &Node{cfg: cfg, words: vocabularies{}, registry: prometheus.NewRegistry(), changed: make(chan struct{}, 1), ready: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.Close())
@@ -246,6 +248,9 @@ func (n *Node) drain(ctx context.Context) {
 
 // awaitReady closes ready when every replica that is placed here serves.
 func (n *Node) awaitReady(ctx context.Context) error {
+	// Without control nodes the state does not change when a replica does.
+	ticker := time.NewTicker(readyEvery)
+	defer ticker.Stop()
 	for {
 		changed := n.cluster.View().Changed()
 		if n.serves() {
@@ -255,21 +260,31 @@ func (n *Node) awaitReady(ctx context.Context) error {
 		}
 		select {
 		case <-changed:
+		case <-ticker.C:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// serves says that there are replicas here, and that all of them serve.
+// readyEvery is how often a node that is not ready looks at its replicas.
+const readyEvery = 200 * time.Millisecond
+
+// serves says that there are replicas here, and that all of them serve: as the state has
+// it, which may be of before this start, and in this process.
 func (n *Node) serves() bool {
 	s := n.cluster.View().State()
+	here := map[string]cluster.ReplicaReport{}
+	for _, r := range n.engine.Reports() {
+		here[r.ID] = r
+	}
 	some := false
 	for _, r := range s.AllReplicas() {
 		if r.Node != n.name {
 			continue
 		}
-		if some = true; r.Phase != cluster.Ready {
+		some = true
+		if own := here[r.ID]; r.Phase != cluster.Ready || own.Phase != cluster.Ready || own.Generation != r.Generation {
 			return false
 		}
 	}

@@ -178,7 +178,7 @@ func TestRefusals(t *testing.T) {
 	s := withFacts(t, map[string]cluster.Facts{"a-1": {Fingerprint: "x", Vocab: 5}, "b-1": {Fingerprint: "y", Vocab: 5}, "c-1": {Fingerprint: "x", Vocab: 5}, "d-1": {}})
 	for models, faulty := range map[string]bool{"a b": true, "a c": false, "a d": false, "c d b": true, "d": false} {
 		d := cluster.Deployment{Name: "d", Models: strings.Fields(models), Policy: "me"}
-		g, err := routing(s, &d)
+		g, err := vocabularies{}.routing(s, &d)
 		if err != nil || (g.Fault != "") != faulty {
 			t.Errorf("%s: fault %q, %v", models, g.Fault, err)
 		}
@@ -188,7 +188,7 @@ func TestRefusals(t *testing.T) {
 		"settings": {Models: []string{"a", "c"}, Policy: "r-stitch", Settings: json.RawMessage(`{"treshold":1}`)},
 		"foreign":  {Models: []string{"a", "c"}, Policy: "r-stitch", Settings: json.RawMessage(`{"step_tokens":1}`)},
 	} {
-		if _, err := routing(s, &d); err == nil {
+		if _, err := (vocabularies{}).routing(s, &d); err == nil {
 			t.Errorf("%s: taken", name)
 		}
 	}

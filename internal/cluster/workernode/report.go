@@ -76,13 +76,16 @@ func (n *Node) report(ctx context.Context) error {
 	}
 }
 
-// news are the reports that a state does not have.
+// news are the reports that a state does not have, as far as all control nodes can read
+// them.
 func (n *Node) news(s *state.State) (out []cluster.ReplicaReport) {
 	list := n.engine.Reports()
 	if refused := n.refused.Load(); refused != nil {
 		list = append(list, *refused...)
 	}
+	spoken := s.Spoken().Newest
 	for _, r := range list {
+		r.Facts = r.Facts.Before(spoken)
 		known, ok := s.Replica(r.ID)
 		if !ok || known.Node != n.name || known.Generation != r.Generation {
 			continue

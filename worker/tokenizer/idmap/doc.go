@@ -11,5 +11,9 @@
 // those of OnlyOwn, which Receive sees to; the entry must neither sample those of
 // OnlyEntry nor take them in a prompt.
 //
+// Whoever makes a Map needs both vocabularies, and has the files of one where the models
+// run in different processes. What the other process tells of its own (Summarize: a
+// fingerprint of the words, and the added tokens) is enough to put it together (Remote).
+//
 // A Map never changes and may be shared. The nil Map translates nothing.
 package idmap

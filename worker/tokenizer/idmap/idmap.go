@@ -29,9 +29,20 @@ type Map struct {
 	entryEnds, ownEnds   []int32
 }
 
+// Words are a vocabulary: a *tokenizer.Tokenizer, or what Remote makes of what another
+// process tells of its own.
+type Words interface {
+	// Size is the largest id plus one, TokenBytes the text of an id, nil for none.
+	Size() int
+	TokenBytes(id int32) []byte
+	// AddedTokens are the added tokens in order of id, AddedID finds one by its text.
+	AddedTokens() []tokenizer.AddedToken
+	AddedID(text string) (int32, bool)
+}
+
 // Model is one side of a map.
 type Model struct {
-	Words *tokenizer.Tokenizer
+	Words Words
 	// Ends are the ids that end an answer.
 	Ends []int32
 }
@@ -97,7 +108,7 @@ func sameSet(a, b []int32) bool {
 	return within(a, b) && within(b, a)
 }
 
-func added(t *tokenizer.Tokenizer) map[int32]bool {
+func added(t Words) map[int32]bool {
 	out := map[int32]bool{}
 	for _, a := range t.AddedTokens() {
 		out[a.ID] = true
@@ -107,7 +118,7 @@ func added(t *tokenizer.Tokenizer) map[int32]bool {
 
 // Parse reads pairs such as "<think>=<think>", "151648=151667" or
 // "<｜User｜>=<|im_start|>": texts of added tokens or ids, the entry's first.
-func Parse(entry, own *tokenizer.Tokenizer, pairs []string) (map[int32]int32, error) {
+func Parse(entry, own Words, pairs []string) (map[int32]int32, error) {
 	out := make(map[int32]int32, len(pairs))
 	for _, p := range pairs {
 		at := strings.LastIndexByte(p, '=')
@@ -131,7 +142,7 @@ func Parse(entry, own *tokenizer.Tokenizer, pairs []string) (map[int32]int32, er
 }
 
 // find finds a token by the text of an added one, or by its number.
-func find(t *tokenizer.Tokenizer, name string) (int32, bool) {
+func find(t Words, name string) (int32, bool) {
 	if id, ok := t.AddedID(name); ok {
 		return id, true
 	}

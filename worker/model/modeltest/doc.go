@@ -1,0 +1,2 @@
+// Package modeltest makes checkpoints for tests out of others.
+package modeltest
