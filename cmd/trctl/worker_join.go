@@ -38,7 +38,7 @@ type workerJoinCmd struct {
 	Listen        string                `default:":7000" placeholder:"ADDR" help:"Cluster port: gateways and other workers, by TLS 1.3 (${default})."`
 	Advertise     string                `placeholder:"HOST[:PORT]" help:"Where others reach the cluster port (this machine's first address)."`
 	Gossip        string                `placeholder:"ADDR" help:"Gossip port, TCP and UDP, encrypted (:7946, or a free one if that is taken)."`
-	MetricsListen string                `placeholder:"ADDR" help:"Address of /metrics and /readyz (none)."`
+	MetricsListen string                `placeholder:"ADDR" help:"Address of /metrics, /healthz and /readyz (none)."`
 	DrainTimeout  time.Duration         `default:"10s" placeholder:"D" help:"How long requests in flight may take to end after a stop; what is left then goes on at other workers (${default})."`
 	PageSize      *int                  `placeholder:"N" help:"Token slots in a page of keys and values (${page_size})."`
 	KVTokens      *int                  `name:"kv-tokens" env:"TRCTL_KV_TOKENS" placeholder:"N" help:"Token slots of each model's pool (on a GPU what fits, the same for all its models; else 131072)."`

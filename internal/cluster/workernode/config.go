@@ -26,7 +26,7 @@ type Config struct {
 	Listen, Advertise string
 	// Gossip is the gossip port's address; empty takes no part in it.
 	Gossip string
-	// MetricsListen is where /metrics and /readyz are served; empty for nowhere.
+	// MetricsListen is where /metrics, /healthz and /readyz are served; empty for nowhere.
 	MetricsListen string
 	// Engine says how models run here. Its models, deployments, network, metrics and
 	// logger are the node's.

@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/sourcegraph/conc/pool"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
@@ -44,6 +42,8 @@ type Node struct {
 	refused atomic.Pointer[[]cluster.ReplicaReport]
 	// changed has room for one value: wake sends without blocking, report receives.
 	changed chan struct{}
+	// draining says that Run was told to end.
+	draining atomic.Bool
 	// ready is closed when every replica that is placed here serves for the first time.
 	ready chan struct{}
 	// opened are closed in reverse order if New fails.
@@ -235,6 +235,7 @@ func (n *Node) Run(ctx context.Context) error {
 
 // drain lets the replicas end. It returns when they have, or when something else ends the node.
 func (n *Node) drain(ctx context.Context) {
+	n.draining.Store(true)
 	n.cfg.Log.Info("draining", "node", n.name, "within", n.cfg.DrainTimeout)
 	told := pool.New()
 	defer told.Wait()
@@ -253,7 +254,7 @@ func (n *Node) awaitReady(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		changed := n.cluster.View().Changed()
-		if n.serves() {
+		if n.unready() == "" {
 			close(n.ready)
 			<-ctx.Done()
 			return context.Cause(ctx)
@@ -269,54 +270,3 @@ func (n *Node) awaitReady(ctx context.Context) error {
 
 // readyEvery is how often a node that is not ready looks at its replicas.
 const readyEvery = 200 * time.Millisecond
-
-// serves says that there are replicas here, and that all of them serve: as the state has
-// it, which may be of before this start, and in this process.
-func (n *Node) serves() bool {
-	s := n.cluster.View().State()
-	here := map[string]cluster.ReplicaReport{}
-	for _, r := range n.engine.Reports() {
-		here[r.ID] = r
-	}
-	some := false
-	for _, r := range s.AllReplicas() {
-		if r.Node != n.name {
-			continue
-		}
-		some = true
-		if own := here[r.ID]; r.Phase != cluster.Ready || own.Phase != cluster.Ready || own.Generation != r.Generation {
-			return false
-		}
-	}
-	return some
-}
-
-// serveMetrics serves /metrics and /readyz until ctx ends, if they have a port.
-func (n *Node) serveMetrics(ctx context.Context) error {
-	if n.metrics == nil {
-		<-ctx.Done()
-		return context.Cause(ctx)
-	}
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if own, ok := n.cluster.View().State().Node(n.name); !n.serves() || ok && own.Draining {
-			http.Error(w, "not ready", http.StatusServiceUnavailable)
-			return
-		}
-		_, _ = w.Write([]byte("ready\n")) // the caller is gone if this fails
-	})
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 75 * time.Second}
-	group := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
-	group.Go(func(context.Context) error {
-		if err := server.Serve(n.metrics); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("metrics: %w", err)
-		}
-		return nil
-	})
-	group.Go(func(ctx context.Context) error {
-		<-ctx.Done()
-		return errors.Join(context.Cause(ctx), server.Close())
-	})
-	return group.Wait()
-}
