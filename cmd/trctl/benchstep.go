@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tokenrouter/tokenrouter/api/sampling"
 	"github.com/tokenrouter/tokenrouter/cuda/driver"
 	"github.com/tokenrouter/tokenrouter/internal/buildinfo"
 	"github.com/tokenrouter/tokenrouter/models"
@@ -36,8 +37,10 @@ type benchStepCmd struct {
 	Rounds  int       `default:"25" help:"Steps measured for each line, at least 5 (${default})."`
 	Chunk   int       `default:"2048" help:"Tokens of a step at most (${default})."`
 
-	Temperature  float32 `help:"Sampling temperature (0: greedy)."`
-	TopP         float32 `name:"top-p" help:"Nucleus, with a temperature (off)."`
+	Temperature  float32 `help:"Sampling temperature of the measured steps (0: greedy)."`
+	TopP         float32 `name:"top-p" help:"Sample from the smallest set of ids that has this share of the probability; needs --temperature (off)."`
+	TopK         int32   `name:"top-k" help:"Sample from so many likeliest ids; needs --temperature (off)."`
+	MinP         float32 `name:"min-p" help:"Sample from ids with this share of the likeliest one's probability; needs --temperature (off)."`
 	Ahead        bool    `help:"Launch each decode step before the results of the one before are known."`
 	Reproducible bool    `help:"Results that do not depend on the batch, to the last bit."`
 	Eager        bool    `help:"Launch each kernel on its own, without CUDA graphs."`
@@ -65,6 +68,10 @@ type stepReport struct {
 func (c *benchStepCmd) Run(ctx context.Context, p process) error {
 	ctx, stop := untilSignal(ctx)
 	defer stop()
+	draws, err := c.sampling()
+	if err != nil {
+		return err
+	}
 	m, err := c.open()
 	if err != nil {
 		return err
@@ -73,8 +80,7 @@ func (c *benchStepCmd) Run(ctx context.Context, p process) error {
 	if err != nil {
 		return errors.Join(err, m.close())
 	}
-	cfg := stepbench.Config{Context: c.Ctx, Rounds: c.Rounds, Ahead: c.Ahead, Phases: c.Phases, Machine: machine, Shapes: c.shapes()}
-	cfg.Sampling.Temperature, cfg.Sampling.TopP = c.Temperature, c.TopP
+	cfg := stepbench.Config{Context: c.Ctx, Rounds: c.Rounds, Ahead: c.Ahead, Phases: c.Phases, Machine: machine, Shapes: c.shapes(), Sampling: draws}
 	report := stepReport{Version: buildinfo.Current().String(), Model: m.name, Device: e.Info().Device, Mode: c.mode()}
 	report.Lines, err = stepbench.Run(ctx, e, &m.config, cfg)
 	if errors.Is(err, stepbench.ErrConfig) {
@@ -88,6 +94,19 @@ func (c *benchStepCmd) Run(ctx context.Context, p process) error {
 		return writeJSON(p, report)
 	}
 	return report.write(p.out)
+}
+
+// sampling is how the measured steps draw.
+func (c *benchStepCmd) sampling() (sampling.Params, error) {
+	p := sampling.Params{Temperature: c.Temperature, TopP: c.TopP, TopK: c.TopK, MinP: c.MinP}
+	var bad *sampling.FieldError
+	if err := p.Check(0); errors.As(err, &bad) {
+		return p, usagef("--%s: %s", strings.ReplaceAll(bad.Field, "_", "-"), bad.Problem)
+	}
+	if p.Greedy() && (p.TopP != 0 || p.TopK != 0 || p.MinP != 0) {
+		return p, usagef("--top-p, --top-k and --min-p need a --temperature: greedy steps draw nothing")
+	}
+	return p, nil
 }
 
 // shapes lists the steps to measure.
@@ -108,7 +127,9 @@ func (c *benchStepCmd) shapes() []stepbench.Shape {
 func (c *benchStepCmd) mode() string {
 	out := []string{"products " + c.Products}
 	for name, on := range map[string]bool{
-		"ahead": c.Ahead, "reproducible": c.Reproducible, "eager": c.Eager, "no overlap": c.NoOverlap, "sampling": c.Temperature > 0,
+		"ahead": c.Ahead, "reproducible": c.Reproducible, "eager": c.Eager, "no overlap": c.NoOverlap,
+		fmt.Sprintf("temperature %g", c.Temperature): c.Temperature > 0, fmt.Sprintf("top-p %g", c.TopP): c.TopP > 0,
+		fmt.Sprintf("top-k %d", c.TopK): c.TopK > 0, fmt.Sprintf("min-p %g", c.MinP): c.MinP > 0,
 	} {
 		if on {
 			out = append(out, name)

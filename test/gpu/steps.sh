@@ -52,7 +52,7 @@ run_products() {
 
 run_small() {
   steps qwen3-0.6b --b 1,2,4,8,16,32,64 --extend 8 --prefill 1000,4096
-  for variant in --no-overlap --eager '--products library' '--products own' --reproducible --ahead '--temperature 0.6 --top-p 0.95'; do
+  for variant in --no-overlap --eager '--products library' '--products own' --reproducible --ahead '--temperature 0.6 --top-p 0.95' '--temperature 0.6 --top-p 0.95 --top-k 20'; do
     # shellcheck disable=SC2086 # a variant is one or more words
     steps qwen3-0.6b --b 1,2,8,16,64 --no-phases $variant
   done
