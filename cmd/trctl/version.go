@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/tokenrouter/tokenrouter/api/protocol"
 	"github.com/tokenrouter/tokenrouter/internal/buildinfo"
 )
 
@@ -11,12 +12,25 @@ type versionCmd struct {
 	Output string `short:"o" enum:"text,json" default:"text" help:"Output format: ${enum}."`
 }
 
+// versions is what version -o json prints. Its JSON names are stable.
+type versions struct {
+	buildinfo.Build
+	// Protocols are the versions that the build speaks between nodes of a cluster.
+	Protocols struct {
+		Cluster  protocol.Range `json:"cluster"`
+		Handoff  protocol.Range `json:"handoff"`
+		Generate protocol.Range `json:"generate"`
+	} `json:"protocols"`
+}
+
 func (v *versionCmd) Run(p process) error {
-	build := buildinfo.Current()
+	out := versions{Build: buildinfo.Current()}
+	of := &out.Protocols
+	of.Cluster, of.Handoff, of.Generate = protocol.Cluster(), protocol.Handoff(), protocol.Generate()
 	if v.Output == "json" {
-		return writeJSON(p, build)
+		return writeJSON(p, out)
 	}
-	_, err := fmt.Fprintln(p.out, "trctl", build)
+	_, err := fmt.Fprintf(p.out, "trctl %s\nprotocols: cluster %s, hand-off %s, generate %s\n", out.Build, of.Cluster, of.Handoff, of.Generate)
 	return err
 }
 

@@ -22,6 +22,8 @@ type Build struct {
 	Arch     string `json:"arch"`
 	// CGO says that the build has the parts that need a C compiler (the GPU).
 	CGO bool `json:"cgo"`
+	// Tags are the build tags, such as nvml; empty for none.
+	Tags string `json:"tags,omitempty"`
 }
 
 // Current returns the description of this binary.
@@ -48,6 +50,8 @@ func from(stored *debug.BuildInfo) Build {
 			b.Modified = s.Value == "true"
 		case "CGO_ENABLED":
 			b.CGO = s.Value == "1"
+		case "-tags":
+			b.Tags = s.Value
 		}
 	}
 	return b
@@ -66,6 +70,9 @@ func (b Build) String() string {
 	parts = append(parts, b.Go, b.OS+"/"+b.Arch)
 	if b.CGO {
 		parts = append(parts, "cgo")
+	}
+	if b.Tags != "" {
+		parts = append(parts, "tags "+b.Tags)
 	}
 	return fmt.Sprintf("%s (%s)", b.Version, strings.Join(parts, ", "))
 }

@@ -15,13 +15,14 @@ func TestFrom(t *testing.T) {
 			{Key: "vcs.time", Value: "2026-11-29T18:00:00Z"},
 			{Key: "vcs.modified", Value: "true"},
 			{Key: "CGO_ENABLED", Value: "1"},
+			{Key: "-tags", Value: "nvml"},
 		},
 	}
 	b := from(stored)
 	if b.Version != "v1.2.3" || !b.Modified || !b.CGO || b.Time != "2026-11-29T18:00:00Z" {
 		t.Errorf("from = %+v", b)
 	}
-	want := "v1.2.3 (0123456789ab with changes, " + runtime.Version() + ", " + runtime.GOOS + "/" + runtime.GOARCH + ", cgo)"
+	want := "v1.2.3 (0123456789ab with changes, " + runtime.Version() + ", " + runtime.GOOS + "/" + runtime.GOARCH + ", cgo, tags nvml)"
 	if got := b.String(); got != want {
 		t.Errorf("String = %q, want %q", got, want)
 	}

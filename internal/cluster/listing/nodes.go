@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/api/protocol"
 )
 
 // Node is a node as operators see it.
@@ -20,9 +21,11 @@ type Node struct {
 	Gossip string `json:"gossip,omitempty"`
 	Public string `json:"public,omitempty"`
 	Build  string `json:"build"`
-	// Protocol is the newest version of the cluster's commands that it knows.
-	Protocol int       `json:"protocol"`
-	Joined   time.Time `json:"joined"`
+	// Protocol and MinProtocol are the newest and the oldest version of the cluster's
+	// protocol that it speaks.
+	Protocol    int       `json:"protocol"`
+	MinProtocol int       `json:"min_protocol"`
+	Joined      time.Time `json:"joined"`
 	// Starts counts its processes so far.
 	Starts uint64 `json:"starts"`
 	// Heard is the time since its last heartbeat in seconds; nil if that is not known.
@@ -52,7 +55,7 @@ const (
 
 func (f *Facts) node(n *cluster.Node) Node {
 	out := Node{
-		Name: n.ID, Role: n.Role, State: ready, Addr: n.Addr, Gossip: n.Gossip, Public: n.Public, Build: n.Build, Protocol: n.Protocol,
+		Name: n.ID, Role: n.Role, State: ready, Addr: n.Addr, Gossip: n.Gossip, Public: n.Public, Build: n.Build, Protocol: n.Protocol, MinProtocol: n.Speaks().Oldest,
 		Joined: n.Joined, Starts: n.Incarnation, GPUs: n.GPUs, Pins: n.Pins,
 	}
 	switch since := f.ago(n.Since); {
@@ -129,6 +132,9 @@ func (f *Facts) nodes(kind Kind, role cluster.Role) Table {
 		column[Node]{title: "GOSSIP", wide: true, text: func(n *Node) string { return dash(n.Gossip) }},
 		column[Node]{title: "AGE", live: true, text: func(n *Node) string { return f.ago(n.Joined) }},
 		column[Node]{title: "STARTS", wide: true, text: func(n *Node) string { return strconv.FormatUint(n.Starts, 10) }},
+		column[Node]{title: "PROTOCOL", wide: true, text: func(n *Node) string {
+			return protocol.Range{Oldest: n.MinProtocol, Newest: n.Protocol}.String()
+		}},
 		column[Node]{title: "BUILD", text: func(n *Node) string { return n.Build }},
 	)
 	return table(kind, list, columns)

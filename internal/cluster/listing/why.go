@@ -40,7 +40,7 @@ func (f *Facts) whyDeployment(d *Deployment) (why []string, faulty bool) {
 	for i, model := range d.Models {
 		replicas := f.State.ReplicasOf(model)
 		for _, r := range replicas {
-			if r.Phase == cluster.Ready && leavesOut(&r, d.Name) {
+			if r.LeavesOut(d.Name) {
 				why = append(why, fmt.Sprintf("%s: %s serves without it: %s", model, r.ID, r.Reason))
 			}
 		}
@@ -74,11 +74,6 @@ func (f *Facts) whyDeployment(d *Deployment) (why []string, faulty bool) {
 		why = append(why, "there is no gateway, so that nobody can ask for it: trctl gateway join")
 	}
 	return why, faulty
-}
-
-// leavesOut says that what a worker tells of a replica is about a deployment.
-func leavesOut(r *cluster.Replica, deployment string) bool {
-	return strings.Contains(r.Reason, "deployment "+deployment+":")
 }
 
 // specialMap is that of a deployment's settings.

@@ -69,7 +69,7 @@ func (f *Facts) Deployment(d *cluster.Deployment) Deployment {
 			if r.Pinned {
 				pinned++
 			}
-			if f.State.Serving(&r) && !leavesOut(&r, d.Name) {
+			if f.State.Serving(&r) && !r.LeavesOut(d.Name) {
 				ready++
 			}
 		}
