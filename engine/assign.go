@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -33,6 +34,9 @@ type Placement struct {
 	GPUs []int
 	// Draining lets it end what it has, and then stop.
 	Draining bool
+	// Hold keeps it from being started anew for a router network that it lacks: others
+	// come first, so that some always serve.
+	Hold bool
 }
 
 // Routing is a deployment whose models may be elsewhere.
@@ -128,6 +132,9 @@ func (e *Engine) partOf(r *replica, a *Assignment) (p part, faults []error) {
 			continue
 		}
 		d, err := e.share(r, g, self)
+		if errors.Is(err, ErrNoRouter) {
+			d, err = e.meanwhile(r, g, d)
+		}
 		if err != nil {
 			faults = append(faults, err)
 			if d.Policy == nil {

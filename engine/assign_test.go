@@ -22,6 +22,7 @@ type crewed struct {
 	where   map[string]int
 	models  map[string]string
 	drains  map[string]bool
+	holds   map[string]bool
 	groups  []Routing
 	changed chan struct{}
 }
@@ -29,7 +30,7 @@ type crewed struct {
 // newCrewed starts engines with replicas of models, given as ENGINE:REPLICA:MODEL.
 func newCrewed(t *testing.T, engines int, replicas ...string) *crewed {
 	t.Helper()
-	c := &crewed{t: t, net: newNetwork(), where: map[string]int{}, models: map[string]string{}, drains: map[string]bool{}, changed: make(chan struct{}, 1)}
+	c := &crewed{t: t, net: newNetwork(), where: map[string]int{}, models: map[string]string{}, drains: map[string]bool{}, holds: map[string]bool{}, changed: make(chan struct{}, 1)}
 	for range engines {
 		e, err := New(Config{
 			Network: c.net, Device: "cpu", PageSize: 16, KVTokens: 1 << 14, MaxRows: 16, MaxQueue: 64, ChunkTokens: 64, Workers: 1,
@@ -85,7 +86,7 @@ func (c *crewed) assign() {
 		a := Assignment{Groups: slices.Clone(c.groups), Avoid: avoid}
 		for name, at := range c.where {
 			if at == i {
-				a.Placements = append(a.Placements, Placement{Name: name, Generation: 1, Model: Model{Name: c.models[name]}, Draining: c.drains[name]})
+				a.Placements = append(a.Placements, Placement{Name: name, Generation: 1, Model: Model{Name: c.models[name]}, Draining: c.drains[name], Hold: c.holds[name]})
 			}
 		}
 		e.Assign(a)

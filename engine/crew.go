@@ -98,12 +98,18 @@ func (e *Engine) align(a *Assignment, draining bool) (begin []*replica, lost err
 	if !draining {
 		begin, lost = e.recruit(a)
 	}
+	if !draining {
+		e.renew(a)
+	}
 	for _, r := range e.list() {
 		if r.leaving.Load() {
 			continue
 		}
 		p, faults := e.partOf(r, a)
-		r.complain(e, errors.Join(append(faults, r.take(p)...)...))
+		err := errors.Join(append(faults, r.take(p)...)...)
+		if !r.renewing.Load() {
+			r.complain(e, err)
+		}
 	}
 	return begin, lost
 }
@@ -229,8 +235,8 @@ func (e *Engine) fail(p Placement, err error) {
 // leave notes that a replica has ended.
 func (e *Engine) leave(r *replica) {
 	close(r.ended)
-	if r.leaving.Load() {
-		e.forget(r)
+	if r.leaving.Load() || r.renewing.Load() {
+		e.forget(r) // in the second case it is recruited again
 	} else {
 		r.setPhase(cluster.Stopped, "")
 	}
@@ -302,8 +308,9 @@ type assignedPart struct {
 	// end ends the replica at once, ended is closed when it has.
 	end   context.CancelFunc
 	ended chan struct{}
-	// leaving says that the replica is not wanted any more.
-	leaving atomic.Bool
+	// leaving says that the replica is not wanted any more, renewing that it is to be
+	// loaded again once it has ended.
+	leaving, renewing atomic.Bool
 	// drains is closed, once, when the replica is to end what it has and stop.
 	drains     chan struct{}
 	drainsOnce sync.Once

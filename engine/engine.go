@@ -42,6 +42,9 @@ type Engine struct {
 	draining bool
 	// failed are placements that could not be loaded, by name. The crew alone writes.
 	failed map[string]*failure
+	// renewals are what is known of router networks that replicas were loaded without: nil if
+	// they fit. The crew alone uses it.
+	renewals map[renewal]error
 	// assigning has room for one value: poke sends without blocking, crew receives.
 	assigning chan struct{}
 	// drained is closed, once, when no replica runs after a drain.
@@ -156,7 +159,7 @@ func Load(cfg Config) (_ *Engine, err error) {
 func newEngine(cfg Config) *Engine {
 	e := &Engine{
 		cfg: cfg, log: cfg.Logger, net: cfg.Network, ready: make(chan struct{}), closing: make(chan struct{}),
-		failed: map[string]*failure{}, assigning: make(chan struct{}, 1), drained: make(chan struct{}),
+		failed: map[string]*failure{}, renewals: map[renewal]error{}, assigning: make(chan struct{}, 1), drained: make(chan struct{}),
 	}
 	if e.net == nil {
 		e.net = newNetwork()

@@ -35,6 +35,11 @@ type AddedToken struct {
 	Shown string `json:"shown,omitempty"`
 }
 
+// LeavesOut says that the replica serves without a deployment, for what Reason tells.
+func (r *Replica) LeavesOut(deployment string) bool {
+	return r.Phase == Ready && strings.Contains(r.Reason, "deployment "+deployment+":")
+}
+
 // Check says what is out of bounds. Errors wrap ErrCommand.
 func (f *Facts) Check() error {
 	for what, list := range map[string][]string{"policies": f.Policies, "routers": f.Routers} {

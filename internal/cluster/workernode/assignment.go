@@ -3,6 +3,9 @@ package workernode
 import (
 	"fmt"
 	"reflect"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/control/state"
@@ -49,7 +52,42 @@ func (n *Node) assignment(s *state.State) (a engine.Assignment, refused []cluste
 		g := engine.Routing{Deployment: engine.Alone(model), Replicas: [][]string{names(s, model)}}
 		a.Groups = append(a.Groups, g)
 	}
+	for i := range a.Placements {
+		r, _ := s.Replica(a.Placements[i].Name)
+		a.Placements[i].Hold = waits(s, &r, a.Groups)
+	}
 	return a, refused
+}
+
+// waits says that it is another replica's turn to be started anew for a router network
+// that a deployment has come to need: they go one after the other, in the order of their
+// IDs, so that some serve. Those that cannot have the network, or do not serve anyway, are
+// not waited for.
+func waits(s *state.State, r *cluster.Replica, groups []engine.Routing) bool {
+	for i := range groups {
+		g := &groups[i]
+		net := g.Router()
+		if g.Models[0] != r.Model || net == "" || slices.Contains(r.Facts.Routers, net) {
+			continue
+		}
+		for _, other := range s.ReplicasOf(r.Model) {
+			if other.ID >= r.ID {
+				break
+			}
+			node, _ := s.Node(other.Node)
+			switch {
+			case !node.Serves() || other.Draining || other.Facts.Policies == nil:
+			case other.Phase == cluster.Starting:
+				return true
+			case other.Phase == cluster.Ready && !slices.Contains(other.Facts.Routers, net):
+				// What keeps it from having the network names that.
+				if !other.LeavesOut(g.Name) || !strings.Contains(other.Reason, strconv.Quote(net)) {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 // model finds out what a replica serves.
