@@ -99,7 +99,14 @@ func (n *Node) Run(ctx context.Context) error {
 	transport := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: stream, Logger: log, MaxPool: 3, Timeout: 10 * time.Second, ServerAddressProvider: stream,
 	})
-	r, err := n.start(transport, log)
+	// A fault of the disk cuts the node off before the library goes on.
+	disk := newDurable(n.store, n.cfg.Dir, func(err error) {
+		n.fsm.fail(err)
+		stream.fence()
+		transport.CloseStreams()
+		_ = transport.Close() // it has no error
+	})
+	r, err := n.start(transport, log, disk)
 	if err == nil {
 		err = n.serve(ctx, r, stream)
 		n.stop(r)
@@ -112,7 +119,7 @@ func (n *Node) Run(ctx context.Context) error {
 }
 
 // start begins the consensus.
-func (n *Node) start(transport *raft.NetworkTransport, log *logAdapter) (*raft.Raft, error) {
+func (n *Node) start(transport *raft.NetworkTransport, log *logAdapter, disk *durable) (*raft.Raft, error) {
 	cfg := raft.DefaultConfig()
 	cfg.LocalID = raft.ServerID(n.cfg.Self.ID)
 	cfg.HeartbeatTimeout, cfg.ElectionTimeout, cfg.LeaderLeaseTimeout = n.cfg.Heartbeat, n.cfg.Election, n.cfg.Lease
@@ -129,22 +136,25 @@ func (n *Node) start(transport *raft.NetworkTransport, log *logAdapter) (*raft.R
 	if err != nil {
 		return nil, fmt.Errorf("control: snapshots in %s: %w", n.cfg.Dir, err)
 	}
-	logs, err := raft.NewLogCache(512, n.store)
+	logs, err := raft.NewLogCache(512, disk)
 	if err != nil {
 		return nil, fmt.Errorf("control: %w", err)
 	}
 	if n.cfg.Bootstrap != nil {
-		err := raft.BootstrapCluster(cfg, logs, n.store, snapshots, transport, raft.Configuration{Servers: []raft.Server{{
+		err := raft.BootstrapCluster(cfg, logs, disk, snapshots, transport, raft.Configuration{Servers: []raft.Server{{
 			Suffrage: raft.Voter, ID: cfg.LocalID, Address: target(n.cfg.Self.ID, n.cfg.Self.Addr),
 		}}})
 		if err != nil && !errors.Is(err, raft.ErrCantBootstrap) { // it has a state already
 			return nil, fmt.Errorf("control: begin the cluster: %w", err)
 		}
 	}
-	r, err := raft.NewRaft(cfg, n.fsm, logs, n.store, snapshots, transport)
+	r, err := raft.NewRaft(cfg, n.fsm, logs, disk, snapshots, transport)
 	select {
-	case <-n.fsm.failed: // the library says only that it could not restore
+	case <-n.fsm.failed: // the library says only that it could not restore, or nothing
 		err = errors.Join(n.fsm.err, err)
+		if r != nil {
+			_ = r.Shutdown().Error() // it began nothing that could fail
+		}
 	default:
 	}
 	if err != nil {

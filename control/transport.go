@@ -52,6 +52,8 @@ type stream struct {
 	mu sync.Mutex
 	// open are the connections that were accepted.
 	open map[*capped]struct{}
+	// fenced says that there are to be no connections any more.
+	fenced bool
 }
 
 func newStream(cfg *Config, b *book) *stream {
@@ -77,7 +79,7 @@ func (s *stream) Accept() (net.Conn, error) {
 		}
 		c := &capped{Conn: conn, stream: s, node: name.Node}
 		if !s.add(c) {
-			s.log.Warn("raft connection refused: there are too many", "peer", name.Node)
+			s.log.Warn("raft connection refused: there are too many, or this node ends", "peer", name.Node)
 			_ = conn.Close()
 			continue
 		}
@@ -88,6 +90,9 @@ func (s *stream) Accept() (net.Conn, error) {
 func (s *stream) add(c *capped) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.fenced {
+		return false
+	}
 	n := 0
 	for o := range s.open {
 		if o.node == c.node {
@@ -122,6 +127,21 @@ func (s *stream) closeAll(doomed func(node string) bool) {
 	}
 }
 
+// fence closes all accepted connections, and lets no others come or go out.
+func (s *stream) fence() {
+	s.mu.Lock()
+	s.fenced = true
+	s.mu.Unlock()
+	s.closeAll(func(string) bool { return true })
+}
+
+// isFenced says that fence was called.
+func (s *stream) isFenced() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fenced
+}
+
 // target joins a node with its address, so that no other node may answer there.
 func target(node, addr string) raft.ServerAddress { return raft.ServerAddress(node + "/" + addr) }
 
@@ -151,6 +171,10 @@ func (s *stream) Dial(address raft.ServerAddress, timeout time.Duration) (net.Co
 	if err := secured.HandshakeContext(ctx); err != nil {
 		_ = conn.Close()
 		return nil, err
+	}
+	if s.isFenced() {
+		_ = secured.Close()
+		return nil, net.ErrClosed
 	}
 	return &capped{Conn: secured, node: node}, nil
 }
