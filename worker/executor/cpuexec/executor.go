@@ -11,6 +11,7 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/api/sampling"
 	"github.com/tokenrouter/tokenrouter/worker/executor"
+	"github.com/tokenrouter/tokenrouter/worker/executor/slots"
 	"github.com/tokenrouter/tokenrouter/worker/model"
 	"github.com/tokenrouter/tokenrouter/worker/sampler"
 	"github.com/tokenrouter/tokenrouter/worker/step"
@@ -18,15 +19,12 @@ import (
 
 var _ executor.Executor = (*Executor)(nil)
 
-// slot is one open sequence. Only the caller's goroutine touches it. The step in
-// flight has references to seq, counts and table. Nobody writes these meanwhile
+// slot is what draws of one open sequence need. Only the caller's goroutine touches
+// it. The step in flight has references to seq, counts and the table. Nobody writes these meanwhile
 // but the step itself: Launch needs the step to be over, and Close gives them away.
 type slot struct {
-	open   bool
-	length int32
 	seq    *sequence
 	counts *sampler.Counts // kept for the slot's next life; nil until first needed
-	table  []int32         // [pages of MaxContext], -1 where none
 }
 
 // sequence is what draws need. Counts is nil unless the parameters penalize.
@@ -46,11 +44,8 @@ type flight struct {
 type Executor struct {
 	cfg    Config
 	info   executor.Info
+	seqs   *slots.Set
 	slots  []slot
-	free   []step.Slot // a stack; the lowest slot is on top at first
-	undo   []undo
-	seen   []uint64 // step mark of each slot, to find duplicates
-	mark   uint64
 	ticket executor.Ticket
 	flight *flight // nil when no step is in flight; points at flying
 	flying flight
@@ -136,7 +131,6 @@ func New(cfg Config, k *model.Checkpoint) (*Executor, error) {
 			Features: step.FEntropy | step.FTopK | step.FHidden | step.FLogits | step.FAdjust | step.FGiven | step.FAdopt | step.FMix,
 		},
 		slots:  make([]slot, cfg.MaxSlots),
-		seen:   make([]uint64, cfg.MaxSlots),
 		hidden: make([]float32, headBlock*mc.Hidden),
 		logits: make([]float32, headBlock*cfg.Vocab),
 		team:   newTeam(cfg.Workers),
@@ -144,12 +138,10 @@ func New(cfg Config, k *model.Checkpoint) (*Executor, error) {
 		launch: make(chan struct{}, 1),
 		done:   make(chan error, 1),
 	}
-	for i := range e.slots {
-		e.free = append(e.free, step.Slot(cfg.MaxSlots-1-i))
-	}
 	e.fwd = newForward(&mc, w, bestKernels(), e.team, cfg.MaxTokens, cfg.MaxContext, cfg.PageSize)
 	e.fwd.kv = kv
 	e.attachNets()
+	e.seqs = slots.New(e.info, slots.Limits{})
 	e.run = e.compute
 	e.loop.Go(e.steploop)
 	return e, nil
@@ -187,19 +179,11 @@ func (e *Executor) Open(c executor.SeqConfig) (step.Slot, error) {
 	if err := c.Check(&e.info); err != nil {
 		return -1, fmt.Errorf("cpuexec: open: %w", err)
 	}
-	n := len(e.free)
-	if n == 0 {
-		return -1, executor.ErrNoSlot
+	s, err := e.seqs.Open(c.Sampling.Penalizes())
+	if err != nil {
+		return -1, err
 	}
-	s := e.free[n-1]
-	e.free = e.free[:n-1]
 	sl := &e.slots[s]
-	if sl.table == nil {
-		sl.table = make([]int32, pagesFor(e.cfg.MaxContext, e.cfg.PageSize))
-	}
-	for i := range sl.table {
-		sl.table[i] = -1
-	}
 	q := &sequence{params: c.Sampling}
 	promptLen := min(c.PromptLen, e.cfg.MaxContext) // no position is beyond
 	q.Sequence = sampler.Sequence{Params: &q.params, Model: c.Model, PromptLen: int32(promptLen)}
@@ -210,17 +194,9 @@ func (e *Executor) Open(c executor.SeqConfig) (step.Slot, error) {
 		sl.counts.Reset(promptLen)
 		q.Counts = sl.counts
 	}
-	sl.open, sl.length, sl.seq = true, 0, q
+	sl.seq = q
 	e.openSlots.Add(1)
 	return s, nil
-}
-
-// slot returns an open slot or nil.
-func (e *Executor) slot(s step.Slot) *slot {
-	if s < 0 || int(s) >= len(e.slots) || !e.slots[s].open {
-		return nil
-	}
-	return &e.slots[s]
 }
 
 // Truncate implements executor.Executor. Page table entries stay.
@@ -228,29 +204,22 @@ func (e *Executor) Truncate(s step.Slot, length int) error {
 	if err := e.usable(); err != nil {
 		return err
 	}
-	sl := e.slot(s)
-	if sl == nil {
-		return fmt.Errorf("cpuexec: truncate: slot %d is not open", s)
+	if err := e.seqs.Truncate(s, length); err != nil {
+		return fmt.Errorf("cpuexec: %w", err)
 	}
-	if length < 0 || length > int(sl.length) {
-		return fmt.Errorf("cpuexec: truncate slot %d: expected 0 to %d, found %d", s, sl.length, length)
-	}
-	sl.length = int32(length)
 	return nil
 }
 
 // Close implements executor.Executor. Closing a slot that is not open does nothing.
 func (e *Executor) Close(s step.Slot) {
-	sl := e.slot(s)
-	if sl == nil || e.down {
+	flying := e.flight != nil // the step in flight may use what the slot has
+	if e.down || !e.seqs.Close(s, flying) {
 		return
 	}
-	sl.open = false
 	e.openSlots.Add(-1)
-	if e.flight != nil {
-		sl.table, sl.counts = nil, nil // the step in flight may use them
+	if flying {
+		e.slots[s].counts = nil
 	}
-	e.free = append(e.free, s)
 }
 
 // Stats implements executor.Executor.

@@ -4,51 +4,30 @@ import (
 	"fmt"
 	"math/bits"
 
-	"github.com/tokenrouter/tokenrouter/api/sampling"
 	"github.com/tokenrouter/tokenrouter/cuda/kernels"
-	"github.com/tokenrouter/tokenrouter/worker/executor"
+	"github.com/tokenrouter/tokenrouter/worker/executor/slots"
 	"github.com/tokenrouter/tokenrouter/worker/step"
 )
 
-// undo is a page table entry before a patch.
-type undo struct {
-	entry *int32
-	page  int32
+// admit checks the whole batch and applies its patches. After an error nothing of it stays.
+func (e *Executor) admit(b *step.Batch) error {
+	err := e.seqs.Admit(b)
+	if err == nil {
+		if err = e.fits(b); err != nil {
+			e.seqs.Undo()
+		}
+	}
+	if err != nil {
+		return slots.Refused(b, err)
+	}
+	return nil
 }
 
-// admit applies the patches to the host's tables and checks the whole batch. After an error nothing of it stays.
-func (e *Executor) admit(b *step.Batch) (err error) {
-	e.undo = e.undo[:0]
-	defer func() {
-		if err == nil {
-			return
-		}
-		for i := len(e.undo) - 1; i >= 0; i-- {
-			*e.undo[i].entry = e.undo[i].page
-		}
-		err = fmt.Errorf("%w: step %d: %w", executor.ErrBadBatch, b.Step, err)
-	}()
-	if len(b.Rows) == 0 || len(b.Rows) > e.cfg.MaxRows {
-		return fmt.Errorf("rows: expected 1 to %d, found %d", e.cfg.MaxRows, len(b.Rows))
-	}
-	if len(b.Patches) > e.desc.layout.maxPatches {
-		return fmt.Errorf("patches: expected at most %d, found %d", e.desc.layout.maxPatches, len(b.Patches))
-	}
-	for i := range b.Patches {
-		if err := e.patch(&b.Patches[i]); err != nil {
-			return err
-		}
-	}
-	e.mark++
-	total, samples, adjusted := 0, 0, 0
+// fits checks what the descriptor and the results have room for.
+func (e *Executor) fits(b *step.Batch) error {
+	samples, adjusted := 0, 0
 	for i := range b.Rows {
 		r := &b.Rows[i]
-		if err := e.admitRow(r); err != nil {
-			return fmt.Errorf("row %d of slot %d: %w", i, r.Slot, err)
-		}
-		if total += len(r.Tokens); total > e.cfg.MaxTokens {
-			return fmt.Errorf("tokens: expected at most %d in a step, found more", e.cfg.MaxTokens)
-		}
 		sampled := bits.OnesCount64(r.Sample)
 		samples += sampled + len(r.Given)
 		adjusted += sampled * mixSize(r.Mix)
@@ -63,131 +42,6 @@ func (e *Executor) admit(b *step.Batch) (err error) {
 		}
 	}
 	return nil
-}
-
-func (e *Executor) patch(p *step.PagePatch) error {
-	sl := e.slot(p.Slot)
-	if sl == nil {
-		return fmt.Errorf("patch: slot %d is not open", p.Slot)
-	}
-	if p.Index < 0 || int(p.Index) >= len(sl.table) {
-		return fmt.Errorf("patch of slot %d: index: expected 0 to %d, found %d", p.Slot, len(sl.table)-1, p.Index)
-	}
-	if p.Page < 0 || int(p.Page) >= e.cfg.Pages {
-		return fmt.Errorf("patch of slot %d: page: expected 0 to %d, found %d", p.Slot, e.cfg.Pages-1, p.Page)
-	}
-	entry := &sl.table[p.Index]
-	e.undo = append(e.undo, undo{entry, *entry})
-	*entry = p.Page
-	return nil
-}
-
-func (e *Executor) admitRow(r *step.Row) error {
-	sl := e.slot(r.Slot)
-	if sl == nil {
-		return fmt.Errorf("not open")
-	}
-	if e.seen[r.Slot] == e.mark {
-		return fmt.Errorf("a second row of the slot")
-	}
-	e.seen[r.Slot] = e.mark
-	n := len(r.Tokens)
-	if n == 0 || n > e.cfg.MaxTokens {
-		return fmt.Errorf("tokens: expected 1 to %d, found %d", e.cfg.MaxTokens, n)
-	}
-	if err := e.admitStart(r, sl); err != nil {
-		return err
-	}
-	end := int(r.Start) + n
-	if end > e.cfg.MaxContext {
-		return fmt.Errorf("positions: expected at most %d, found %d", e.cfg.MaxContext, end)
-	}
-	if n < 64 && r.Sample>>n != 0 {
-		return fmt.Errorf("sample: expected bits below %d, found %b", n, r.Sample)
-	}
-	if r.Continue {
-		if err := e.admitContinue(r, sl); err != nil {
-			return err
-		}
-	} else if err := e.admitIDs("token", r.Tokens); err != nil {
-		return err
-	}
-	for i, page := range sl.table[:pagesFor(end, e.cfg.PageSize)] {
-		if page < 0 {
-			return fmt.Errorf("page %d of the table is missing", i)
-		}
-	}
-	return e.admitOutputs(r)
-}
-
-// admitStart checks where the row begins: behind the valid positions or, while there are none, behind adopted pages.
-func (e *Executor) admitStart(r *step.Row, sl *slot) error {
-	adopts := sl.length == 0 && r.Start > 0 && int(r.Start)%e.cfg.PageSize == 0
-	switch {
-	case r.Start != sl.length && !adopts:
-		return fmt.Errorf("start: expected %d, found %d", sl.length, r.Start)
-	case len(r.Prefix) > 0 && !adopts:
-		return fmt.Errorf("prefix: expected none, found %d ids", len(r.Prefix))
-	case len(r.Prefix) > 0 && len(r.Prefix) != int(r.Start), adopts && len(r.Prefix) == 0 && sl.cfg.Sampling.Penalizes():
-		return fmt.Errorf("prefix: expected %d ids, found %d", r.Start, len(r.Prefix))
-	}
-	return e.admitIDs("prefix", r.Prefix)
-}
-
-// admitContinue checks a row that feeds what was last sampled for its slot.
-func (e *Executor) admitContinue(r *step.Row, sl *slot) error {
-	switch {
-	case e.cfg.Depth < 2:
-		return fmt.Errorf("continue: the depth is 1")
-	case len(r.Tokens) != 1:
-		return fmt.Errorf("continue: expected 1 token, found %d", len(r.Tokens))
-	case !sl.sampled:
-		return fmt.Errorf("continue: the slot's last position was not sampled")
-	case sl.cfg.Sampling.Penalizes():
-		return fmt.Errorf("continue: the sequence penalizes ids, which must be known")
-	}
-	return nil
-}
-
-func (e *Executor) admitIDs(what string, ids []int32) error {
-	for _, id := range ids {
-		if id < 0 || int(id) >= e.cfg.Vocab {
-			return fmt.Errorf("%s: expected 0 to %d, found %d", what, e.cfg.Vocab-1, id)
-		}
-	}
-	return nil
-}
-
-// admitOutputs checks what the row wants.
-func (e *Executor) admitOutputs(r *step.Row) error {
-	if extra := r.Want &^ (e.info.Features & step.Outputs); extra != 0 {
-		return fmt.Errorf("features: %b is not offered", extra)
-	}
-	if err := executor.CheckMix(r.Mix, &e.info); err != nil {
-		return err
-	}
-	if r.Want&step.FScore != 0 && int(r.Net) >= len(e.info.Nets) {
-		return fmt.Errorf("net: expected one of %d, found number %d", len(e.info.Nets), r.Net)
-	}
-	if limit := min(e.cfg.Vocab, kernels.MaxTop); r.Want&step.FTopK != 0 && (r.TopK < 0 || int(r.TopK) > limit) {
-		return fmt.Errorf("top-k: expected 0 to %d, found %d", limit, r.TopK)
-	}
-	if r.Logprobs < -1 || r.Logprobs > sampling.MaxLogprobs {
-		return fmt.Errorf("log-probabilities: expected -1 to %d, found %d", sampling.MaxLogprobs, r.Logprobs)
-	}
-	if len(r.Given) == 0 {
-		return nil
-	}
-	left := len(r.Tokens) - len(r.Given) // positions that may be sampled
-	switch {
-	case left < 0:
-		return fmt.Errorf("given: expected at most %d ids, found %d", len(r.Tokens), len(r.Given))
-	case left < 64 && r.Sample>>left != 0:
-		return fmt.Errorf("sample: expected bits below %d beside given ids, found %b", left, r.Sample)
-	case r.Logprobs < 0:
-		return fmt.Errorf("given: log-probabilities are not wanted")
-	}
-	return e.admitIDs("given", r.Given)
 }
 
 // describe writes the step's descriptor into its ring entry and remembers what to report. The batch has been admitted.
@@ -230,10 +84,10 @@ func (e *Executor) describe(f *flight) {
 // addSamples adds the outputs that row i wants, and moves its slot on. at is the index of its first token in the step.
 func (e *Executor) addSamples(f *flight, i int32, at int) {
 	r := &f.batch.Rows[i]
-	sl := &e.slots[r.Slot]
-	n, counts := len(r.Tokens), sl.cfg.Sampling.Penalizes()
+	sl, q := &e.slots[r.Slot], e.seqs.At(r.Slot)
+	n, counts := len(r.Tokens), q.Penalizes
 	if counts {
-		sl.past.cut(int(sl.length))
+		sl.past.cut(int(q.Length))
 		sl.past.push(r.Prefix...)
 	}
 	for j, id := range r.Given {
@@ -255,8 +109,7 @@ func (e *Executor) addSamples(f *flight, i int32, at int) {
 	if counts {
 		sl.past.push(r.Tokens[len(sl.past.ids)-int(r.Start):]...)
 	}
-	sl.length = r.Start + int32(n)
-	sl.sampled = r.Sample&1 != 0
+	q.Length, q.Sampled = r.Start+int32(n), r.Sample&1 != 0
 }
 
 // addSample adds one sampled position of row i. last says that the slot's next row may continue from it.

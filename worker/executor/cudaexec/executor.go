@@ -14,21 +14,17 @@ import (
 	"github.com/tokenrouter/tokenrouter/cuda/kernels"
 	"github.com/tokenrouter/tokenrouter/cuda/tensor"
 	"github.com/tokenrouter/tokenrouter/worker/executor"
+	"github.com/tokenrouter/tokenrouter/worker/executor/slots"
 	"github.com/tokenrouter/tokenrouter/worker/model"
 	"github.com/tokenrouter/tokenrouter/worker/step"
 )
 
 var _ executor.Executor = (*Executor)(nil)
 
-// slot is one open sequence.
+// slot is what draws of one open sequence need. Its table is what the device's holds for the pages in use.
 type slot struct {
-	open   bool
-	length int32
-	cfg    executor.SeqConfig
-	table  []int32 // [pages of MaxContext], -1 where none; what the device's table holds for the pages in use
-	past   history // of the ids fed, if the parameters penalize
-	// sampled says that the last position fed was sampled, so that a row may continue from it.
-	sampled bool
+	cfg  executor.SeqConfig
+	past history // of the ids fed, if the parameters penalize
 }
 
 // flight is a step that was launched and not yet waited for. There are Config.Depth of them, used in turn.
@@ -71,11 +67,8 @@ type Executor struct {
 	attn      kernels.AttnPlan
 	graphs    graphs
 
+	seqs   *slots.Set
 	slots  []slot
-	free   []step.Slot // a stack; the lowest slot is on top at first
-	undo   []undo
-	seen   []uint64 // step mark of each slot, to find duplicates
-	mark   uint64
 	ticket executor.Ticket
 	adjust adjuster
 	failed error
@@ -293,10 +286,8 @@ func (e *Executor) start() {
 	if c.Depth > 1 {
 		e.info.Features |= step.FContinue
 	}
-	e.slots, e.seen = make([]slot, c.MaxSlots), make([]uint64, c.MaxSlots)
-	for i := range e.slots {
-		e.free = append(e.free, step.Slot(c.MaxSlots-1-i))
-	}
+	e.seqs = slots.New(e.info, slots.Limits{Patches: e.desc.layout.maxPatches, Top: kernels.MaxTop})
+	e.slots = make([]slot, c.MaxSlots)
 	e.sleep, e.woke = make(chan *driver.Event, 1), make(chan error, 1)
 	e.sleeper = pool.New()
 	e.sleeper.Go(func() {
@@ -383,33 +374,16 @@ func (e *Executor) Open(c executor.SeqConfig) (step.Slot, error) {
 		return -1, fmt.Errorf("cudaexec: open: %w", err)
 	}
 	c.PromptLen = min(c.PromptLen, e.cfg.MaxContext) // no position is beyond
-	n := len(e.free)
-	if n == 0 {
-		return -1, executor.ErrNoSlot
+	s, err := e.seqs.Open(c.Sampling.Penalizes())
+	if err != nil {
+		return -1, err
 	}
-	s := e.free[n-1]
-	e.free = e.free[:n-1]
 	sl := &e.slots[s]
-	if sl.table == nil {
-		sl.table = make([]int32, pagesFor(e.cfg.MaxContext, e.cfg.PageSize))
-	}
-	for i := range sl.table {
-		sl.table[i] = -1
-	}
-	sl.open, sl.length, sl.cfg, sl.sampled = true, 0, c, false
-	if c.Sampling.Penalizes() {
+	if sl.cfg = c; c.Sampling.Penalizes() {
 		sl.past.reset(c.PromptLen)
 	}
 	e.openSlots.Add(1)
 	return s, nil
-}
-
-// slot returns an open slot or nil.
-func (e *Executor) slot(s step.Slot) *slot {
-	if s < 0 || int(s) >= len(e.slots) || !e.slots[s].open {
-		return nil
-	}
-	return &e.slots[s]
 }
 
 // Truncate implements executor.Executor. Page table entries stay.
@@ -417,15 +391,8 @@ func (e *Executor) Truncate(s step.Slot, length int) error {
 	if err := e.usable(); err != nil {
 		return err
 	}
-	sl := e.slot(s)
-	if sl == nil {
-		return fmt.Errorf("cudaexec: truncate: slot %d is not open", s)
-	}
-	if length < 0 || length > int(sl.length) {
-		return fmt.Errorf("cudaexec: truncate slot %d: expected 0 to %d, found %d", s, sl.length, length)
-	}
-	if int32(length) != sl.length {
-		sl.length, sl.sampled = int32(length), false
+	if err := e.seqs.Truncate(s, length); err != nil {
+		return fmt.Errorf("cudaexec: %w", err)
 	}
 	return nil
 }
@@ -433,13 +400,9 @@ func (e *Executor) Truncate(s step.Slot, length int) error {
 // Close implements executor.Executor. Closing a slot that is not open does nothing. A step in flight works on the
 // device's page table, which changes with the next launch at the earliest.
 func (e *Executor) Close(s step.Slot) {
-	sl := e.slot(s)
-	if sl == nil || e.down {
-		return
+	if !e.down && e.seqs.Close(s, false) {
+		e.openSlots.Add(-1)
 	}
-	sl.open = false
-	e.openSlots.Add(-1)
-	e.free = append(e.free, s)
 }
 
 // Stats implements executor.Executor.
