@@ -49,13 +49,14 @@ func (d Dims) AttnSlots(form AttnForm) int { return max(attnResident[form]/d.KVH
 // attnShared is the size of attn's struct Shared.
 func attnShared(d Dims, form AttnForm) int {
 	rows := attnRows[form]
-	return 2*d.HeadDim*(rows+2*Span) + 2*Span*rows + 2*4*4*rows + 48
+	return 2*d.HeadDim*(rows+3*Span) + 2*Span*rows + 2*4*4*rows + 48
 }
 
-// Span is the key positions of a span, MaxChunks the most chunks of a tile.
+// Span is the key positions of a span, MaxChunks the most chunks of a tile, groupChunks the chunks of a group.
 const (
-	Span      = 64
-	MaxChunks = 32
+	Span        = 64
+	MaxChunks   = 32
+	groupChunks = 4
 )
 
 // chunkSpans is the number of spans in the chunks of a token at a position, the smallest power of two with which there are
@@ -133,9 +134,9 @@ func (p *AttnPlan) Finish(slots int) {
 			p.Items = append(p.Items, it)
 			continue
 		}
-		it.Combine, it.Partial, it.Parts, it.Chunks = int32(p.spread), int32(p.used), int32(parts), int32(chunks)
-		for i := range parts { // the last, which has what the step adds, is none of the longer
-			it.Chunk, it.ChunkEnd = int32(ceilDiv(chunks*i, parts)), int32(ceilDiv(chunks*(i+1), parts))
+		it.Combine, it.Partial, it.Parts, it.Whole = int32(p.spread), int32(p.used), int32(parts), wholeGroups(chunks, parts)
+		for i := range parts {
+			it.Chunk, it.ChunkEnd = int32(cut(chunks, parts, i)), int32(cut(chunks, parts, i+1))
 			p.Items = append(p.Items, it)
 		}
 		p.spread++
@@ -143,6 +144,35 @@ func (p *AttnPlan) Finish(slots int) {
 		p.room.Rows -= chunks * rows
 		p.used += chunks * rows
 	}
+}
+
+// cut is where part i of a tile's chunks begins. The parts are as even as can be, up to this: where they are at least as long as
+// a group, a cut beside a border of groups moves onto it, as one partial is less to write and join than four.
+func cut(chunks, parts, i int) int {
+	at := ceilDiv(chunks*i, parts)
+	if i == 0 || i == parts || chunks < parts*groupChunks {
+		return at
+	}
+	switch at % groupChunks {
+	case 1:
+		at--
+	case groupChunks - 1:
+		if at+1 < chunks {
+			at++
+		}
+	}
+	return at
+}
+
+// wholeGroups has a bit for each group that lies in one part.
+func wholeGroups(chunks, parts int) uint32 {
+	groups := uint32(1)<<ceilDiv(chunks, groupChunks) - 1
+	for i := 1; i < parts; i++ {
+		if at := cut(chunks, parts, i); at%groupChunks != 0 {
+			groups &^= 1 << (at / groupChunks)
+		}
+	}
+	return groups
 }
 
 // PartialRows is the number of rows of partials that the items write.

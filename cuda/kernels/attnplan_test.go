@@ -9,7 +9,7 @@ import (
 func TestAttnPlan(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	var p AttnPlan
-	for round := range 300 {
+	for round := range 2000 {
 		d := Dims{Heads: 8 << rng.IntN(3), KVHeads: 8, HeadDim: 128}
 		form := AttnForm(rng.IntN(int(AttnForms)))
 		room := AttnRoom{Rows: rng.IntN(4000), Chunks: rng.IntN(400)}
@@ -39,10 +39,17 @@ func TestAttnPlan(t *testing.T) {
 				t.Fatalf("round %d: item %+v begins after chunk %d", round, it, chunksOf[it.Token])
 			}
 			chunksOf[it.Token] = it.ChunkEnd
+			for c := it.Chunk; it.Partial >= 0 && c < it.ChunkEnd; c++ { // a chunk's group is whole if all its chunks are in this item
+				first := c / groupChunks * groupChunks
+				in := first >= it.Chunk && min(first+groupChunks, int32(ceilDiv(last, spans*Span))) <= it.ChunkEnd
+				if in != (it.Whole>>(c/groupChunks)&1 == 1) {
+					t.Fatalf("round %d: whole groups %b of item %+v, chunk %d", round, it.Whole, it, c)
+				}
+			}
 			if _, seen := tiles[it.Token]; !seen {
 				covered += int(it.NTok)
 				if it.Partial >= 0 {
-					usedChunks += int(it.Chunks)
+					usedChunks += ceilDiv(last, spans*Span)
 				}
 			}
 			tiles[it.Token] = it
@@ -52,7 +59,7 @@ func TestAttnPlan(t *testing.T) {
 		}
 		for token, it := range tiles {
 			chunks := ceilDiv(int(it.Pos+it.NTok), int(it.Spans)*Span)
-			if int(chunksOf[token]) != chunks || it.Partial >= 0 && (int(it.Chunks) != chunks || arrivals[it.Combine] != it.Parts || it.Parts < 2) {
+			if int(chunksOf[token]) != chunks || it.Partial >= 0 && (arrivals[it.Combine] != it.Parts || it.Parts < 2) {
 				t.Fatalf("round %d: tile %+v has %d chunks, %d planned", round, it, chunks, chunksOf[token])
 			}
 		}

@@ -20,7 +20,8 @@ type Patch struct{ Slot, Index, Page int32 }
 // AttnItem is one tile of queries over a range of key chunks; see params.cuh.
 type AttnItem struct {
 	Token, NTok, Pos, Slot, Chunk, ChunkEnd, Partial, Combine int32
-	Spans, Fresh, Parts, Chunks                               int32
+	Spans, Fresh, Parts                                       int32
+	Whole                                                     uint32
 }
 
 // Sample is one position to sample from; see params.cuh. Given is -1 to sample.

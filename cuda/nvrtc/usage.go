@@ -41,8 +41,10 @@ func (b Binary) logUsage() []Usage {
 		u := &out[len(out)-1]
 		for _, field := range usageFields {
 			if m := field.pattern.FindStringSubmatch(line); m != nil {
-				// The pattern admits digits only; a number beyond int stays 0.
-				*field.value(u), _ = strconv.Atoi(m[1])
+				// The pattern admits digits only; a number beyond int counts as 0. Functions that were not inlined have lines of
+				// their own after the kernel's.
+				n, _ := strconv.Atoi(m[1])
+				*field.value(u) += n
 			}
 		}
 	}

@@ -3,22 +3,23 @@
 // q, out [T, HQ, D] bf16; cache [N, 2, HK, P, D] bf16; causal by absolute position; scores and sums in f32.
 //
 // A work item is a tile of ROWS packed rows: row r is token r / G and query head h * G + r % G, so one tile serves
-// ROWS / G tokens, and all of them share each read of a key. Keys are walked in spans of 64 positions from 0, and a number of
-// spans that depends on the token's position alone (AttnPlan) makes a chunk, whose softmax is online; chunks are joined in
-// order. An item covers either all chunks of its tile (and writes out) or some (and writes a partial for each; the block that
-// finds all partials of a tile there joins them, in the same order). So a token's bits depend on its own sequence alone: not
-// on the other rows, on how many tokens it came with, on how the work was spread, or on the variant.
+// ROWS / G tokens, and all of them share each read of a key. Keys are walked in spans of 64 positions from 0, each with a
+// softmax of its own. A number of spans that depends on the token's position alone (AttnPlan) makes a chunk, four chunks make a
+// group: spans are joined in order to a chunk, chunks to a group, groups to the result. An item covers either all chunks of its tile (and writes out) or
+// some, and writes a partial for each group that it has whole and for each other chunk; the block that finds all partials of a
+// tile there joins them, in the same order. So a token's bits depend on its own sequence alone: not on the other rows, on how
+// many tokens it came with, on how the work was spread, or on the variant.
 //
 // Variants. ATTN_ROWS 16 with ATTN_FRESH is for rows of few tokens: it makes queries, keys and values of the step's tokens
-// itself, as qkvpost does, and appends to the cache. Keys and values of earlier steps do not depend on the kernels before,
-// so their first span is on its way before the wait. ATTN_ROWS 64 is for rows of many: qkvpost has come before.
+// itself, as qkvpost does, and appends to the cache. ATTN_ROWS 64 is for rows of many: qkvpost has come before. Keys and values
+// of earlier steps do not depend on the kernel before, so an item's first ones are on their way before the wait.
 //
 // Four warps make the scores of 16 rows (ATTN_ROWS 16) or 32 (64, with two such groups of warps) by 16 positions each,
 // m16n8k16 products over D in order. They exchange maxima, write probabilities to shared memory and then make D / 4
-// columns each of the output, over the span's positions in order; sums are added in the order of warps. A span's keys are
-// replaced by those of the next as soon as its scores are there, its values when it is done. Rows of shared memory are
-// 16-byte units, unit u of row r at u ^ r % 8, free of bank conflicts. Positions after the tile's last are not read
-// at all (their pages may hold anything).
+// columns each of the output, over the span's positions in order; sums are added in the order of warps. Keys and values of
+// spans take turns in a ring of three places: what has been used is replaced by what comes three later. Rows of shared memory
+// are 16-byte units, unit u of row r at u ^ r % 8, free of bank conflicts. Positions after the tile's last are not read at all
+// (their pages may hold anything).
 //
 // Blocks (items, HK) of 128 or 256 threads. Bytes: 4 D a key position, tile and key head. Flops: 4 ROWS D the same.
 #include "bf16.cuh"
@@ -29,15 +30,16 @@
 
 constexpr int SPAN = 64, ROWS = ATTN_ROWS, M = ROWS == 16 ? 1 : 2, GROUPS = ROWS / 16 / M, WARPS = 4 * GROUPS, THREADS = 32 * WARPS;
 constexpr int UNITS = D / 8, NT = D / 32; // 16-byte units of a row; tiles of 8 columns that a warp has of the output
-constexpr int MAX_CHUNKS = 32;
+constexpr int MAX_CHUNKS = 32, GROUP = 4;
+constexpr int TUNE_LAST = 1;
 constexpr bool WHOLE = P % SPAN == 0; // a span lies in one page
+constexpr int VALUES = HK * P * D;    // from a key to its value
 
 struct Shared {
-	uint4 q[ROWS][UNITS], k[SPAN][UNITS], v[SPAN][UNITS], probs[ROWS][SPAN / 8];
+	uint4 q[ROWS][UNITS], ring[3][SPAN][UNITS], probs[ROWS][SPAN / 8];
 	float maxima[4][ROWS], sums[4][ROWS];
 	AttnItem item; // what a thread does not keep in registers of the item at hand
 };
-static_assert(ROWS * MAX_CHUNKS * sizeof(float2) <= 2 * sizeof(Shared::k), "maxima and sums of partials take the place of keys and values");
 
 // thread is the thread's index, computed anew: else the compiler keeps what depends on it in registers from item to item.
 __device__ __forceinline__ int thread() {
@@ -58,7 +60,14 @@ struct State {
 	float maxima[2 * M], sums[2 * M], out[M][NT][4];
 };
 
-__device__ __forceinline__ void clear(State &s) {
+// Total is a State that is touched once a chunk of several spans, or once a group: in local memory, as there are registers for
+// one State only.
+struct Total {
+	volatile float maxima[2 * M], sums[2 * M], out[M][NT][4];
+};
+
+template <typename T>
+__device__ __forceinline__ void clear(T &s) {
 #pragma unroll
 	for (int x = 0; x < 2 * M; x++) s.maxima[x] = -INF, s.sums[x] = 0.0f;
 #pragma unroll
@@ -127,7 +136,7 @@ __device__ __forceinline__ void put_head(uint4 (*rows)[UNITS], int row, const fl
 }
 
 // make_span makes the keys and values that the step adds to a span, and appends those of the tile's own tokens.
-__device__ __forceinline__ void make_span(const AttnParams &p, const Walk &w, int h, int base, Shared &s) {
+__device__ __forceinline__ void make_span(const AttnParams &p, const Walk &w, int h, int base, uint4 (*keys)[UNITS], uint4 (*values)[UNITS]) {
 	const int from = max(w.fresh, base), n = min(w.end, base + SPAN) - from;
 #pragma unroll 1
 	for (int i = threadIdx.x / 32; i < 2 * n; i += WARPS) {
@@ -136,7 +145,7 @@ __device__ __forceinline__ void make_span(const AttnParams &p, const Walk &w, in
 		finish_head(p.heads, w.token + at - w.pos, HQ + value * HK + h, at, v);
 		bf16 *out = nullptr;
 		if (at >= w.pos) out = p.cache + (((size_t)w.table[at / P] * 2 * HK + value * HK + h) * P + at % P) * D;
-		put_head(value ? s.v : s.k, at - base, v, out);
+		put_head(value ? values : keys, at - base, v, out);
 	}
 }
 #endif
@@ -165,7 +174,7 @@ __device__ __forceinline__ void load_queries(const AttnParams &p, const Walk &w,
 }
 
 // scores makes the scores of a warp's rows at its 16 positions of a span, -inf where masked, and leaves the rows' maxima.
-__device__ __forceinline__ void scores(const Walk &w, Shared &s, int base, float (&z)[M][2][4]) {
+__device__ __forceinline__ void scores(const Walk &w, Shared &s, const uint4 (*keys)[UNITS], int base, float (&z)[M][2][4]) {
 	const int me = thread();
 	const int lane = me % 32, g = lane / 4, c = lane % 4, part = me / 32 % 4, row0 = me / 128 * 16 * M;
 #pragma unroll
@@ -175,7 +184,7 @@ __device__ __forceinline__ void scores(const Walk &w, Shared &s, int base, float
 #pragma unroll
 	for (int n = 0; n < D / 16; n++) {
 		u32 k[4], q[4];
-		load_matrices(k, s.k, kat ^ 32 * n); // unit 2 n further
+		load_matrices(k, keys, kat ^ 32 * n); // unit 2 n further
 #pragma unroll
 		for (int m = 0; m < M; m++) {
 			load_matrices(q, s.q[16 * m], qat ^ 32 * n);
@@ -200,20 +209,16 @@ __device__ __forceinline__ void scores(const Walk &w, Shared &s, int base, float
 	}
 }
 
-// exponentiate writes probabilities relative to the maximum so far and their sums, and rescales the state.
-__device__ __forceinline__ void exponentiate(const AttnParams &p, Shared &s, float (&z)[M][2][4], State &state) {
+// exponentiate writes probabilities relative to the span's maximum, which it returns, and their sums.
+__device__ __forceinline__ void exponentiate(const AttnParams &p, Shared &s, const float (&z)[M][2][4], float (&maxima)[2 * M]) {
 	const int me = thread();
 	const int lane = me % 32, g = lane / 4, c = lane % 4, part = me / 32 % 4, row0 = me / 128 * 16 * M;
 #pragma unroll
 	for (int x = 0; x < 2 * M; x++) {
 		const int m = x / 2, j = x % 2 * 2, row = row0 + 16 * m + x % 2 * 8 + g;
 		const float top = fmaxf(fmaxf(s.maxima[0][row], s.maxima[1][row]), fmaxf(s.maxima[2][row], s.maxima[3][row]));
-		const float most = fmaxf(state.maxima[x], __fmul_rn(top, p.scale)), from = most == -INF ? 0.0f : most;
-		const float shrink = exp2_fast(state.maxima[x] - from);
-		state.maxima[x] = most;
-		state.sums[x] = __fmul_rn(state.sums[x], shrink);
-#pragma unroll
-		for (int t = 0; t < NT; t++) state.out[m][t][j] *= shrink, state.out[m][t][j + 1] *= shrink;
+		maxima[x] = __fmul_rn(top, p.scale);
+		const float from = maxima[x] == -INF ? 0.0f : maxima[x];
 		float sum = 0.0f;
 #pragma unroll
 		for (int t = 0; t < 2; t++) {
@@ -227,52 +232,64 @@ __device__ __forceinline__ void exponentiate(const AttnParams &p, Shared &s, flo
 	}
 }
 
-// weigh adds the products of probabilities and values to the state.
-__device__ __forceinline__ void weigh(Shared &s, State &state) {
+// weigh joins the products of a span's probabilities and values into the state.
+__device__ __forceinline__ void weigh(Shared &s, const uint4 (*values)[UNITS], const float (&maxima)[2 * M], State &state) {
 	const int me = thread();
 	const int lane = me % 32, g = lane / 4, part = me / 32 % 4, row0 = me / 128 * 16 * M;
+	float2 f[2 * M];
 #pragma unroll
 	for (int x = 0; x < 2 * M; x++) {
 		const int row = row0 + x / 2 * 16 + x % 2 * 8 + g;
+		float sum = 0.0f;
 #pragma unroll
-		for (int i = 0; i < 4; i++) state.sums[x] += s.sums[i][row];
+		for (int i = 0; i < 4; i++) sum += s.sums[i][row];
+		SoftmaxState joined = {state.maxima[x], state.sums[x]};
+		f[x] = join_factors(joined, maxima[x], sum);
+		state.maxima[x] = joined.maximum, state.sums[x] = joined.sum;
 	}
 	const int row16 = lane % 16;
 	const u32 vat = (row16 * UNITS + ((part * NT + lane / 16) ^ row16 % 8)) * 16, pat = ((row0 + row16) * 8 + (lane / 16 ^ row16 % 8)) * 16;
 #pragma unroll
-	for (int n = 0; n < SPAN / 16; n++) {
-		u32 a[M][4];
+	for (int t = 0; t < NT; t += 2) { // 16 columns at a time, for the registers' sake
+		float o[M][2][4];
 #pragma unroll
-		for (int m = 0; m < M; m++) load_matrices(a[m], s.probs[16 * m], pat ^ 32 * n);
+		for (int i = 0; i < M * 8; i++) o[i / 8][i / 4 % 2][i % 4] = 0.0f;
 #pragma unroll
-		for (int t = 0; t < NT; t += 2) {
-			u32 v[4];
-			load_matrices_transposed(v, s.v[16 * n], vat ^ 16 * t);
+		for (int n = 0; n < SPAN / 16; n++) {
+			u32 a[4], v[4];
+			load_matrices_transposed(v, values[16 * n], vat ^ 16 * t);
 #pragma unroll
 			for (int m = 0; m < M; m++) {
-				mma_bf16(state.out[m][t], a[m][0], a[m][1], a[m][2], a[m][3], v[0], v[1]);
-				mma_bf16(state.out[m][t + 1], a[m][0], a[m][1], a[m][2], a[m][3], v[2], v[3]);
+				load_matrices(a, s.probs[16 * m], pat ^ 32 * n);
+				mma_bf16(o[m][0], a[0], a[1], a[2], a[3], v[0], v[1]);
+				mma_bf16(o[m][1], a[0], a[1], a[2], a[3], v[2], v[3]);
 			}
+		}
+#pragma unroll
+		for (int i = 0; i < M * 8; i++) {
+			const int m = i / 8, u = i / 4 % 2, j = i % 4;
+			state.out[m][t + u][j] = join(state.out[m][t + u][j], o[m][u][j], f[2 * m + j / 2]);
 		}
 	}
 }
 
-// join_chunk joins a chunk into the state of all chunks before it.
-__device__ __forceinline__ void join_chunk(State &all, const State &chunk) {
+// join_state joins a state into that of all before it. Joined into a clear one it stays what it is.
+template <typename T, typename U>
+__device__ __forceinline__ void join_state(T &all, const U &next) {
 #pragma unroll
 	for (int x = 0; x < 2 * M; x++) {
 		SoftmaxState s = {all.maxima[x], all.sums[x]};
-		const float2 f = join_factors(s, chunk.maxima[x], chunk.sums[x]);
+		const float2 f = join_factors(s, next.maxima[x], next.sums[x]);
 		all.maxima[x] = s.maximum, all.sums[x] = s.sum;
 #pragma unroll
 		for (int t = 0; t < NT; t++)
 #pragma unroll
-			for (int j = x % 2 * 2; j < x % 2 * 2 + 2; j++) all.out[x / 2][t][j] = join(all.out[x / 2][t][j], chunk.out[x / 2][t][j], f);
+			for (int j = x % 2 * 2; j < x % 2 * 2 + 2; j++) all.out[x / 2][t][j] = join(all.out[x / 2][t][j], next.out[x / 2][t][j], f);
 	}
 }
 
 // store writes a tile's output.
-__device__ __forceinline__ void store(const AttnParams &p, const AttnItem &item, const State &state) {
+__device__ __forceinline__ void store(const AttnParams &p, const AttnItem &item, const Total &state) {
 	const int me = thread(), h = blockIdx.y;
 	const int lane = me % 32, g = lane / 4, c = lane % 4, part = me / 32 % 4, row0 = me / 128 * 16 * M;
 	const int token = item.token, rows = item.ntok * G;
@@ -288,7 +305,7 @@ __device__ __forceinline__ void store(const AttnParams &p, const AttnItem &item,
 	}
 }
 
-// store_partial writes a tile's rows of one chunk.
+// store_partial writes a tile's rows of one chunk, or of a group in the place of its first chunk.
 __device__ __forceinline__ void store_partial(const AttnParams &p, const AttnItem &item, int chunk, const State &state) {
 	const int me = thread(), h = blockIdx.y;
 	const int lane = me % 32, g = lane / 4, c = lane % 4, part = me / 32 % 4, row0 = me / 128 * 16 * M;
@@ -305,120 +322,160 @@ __device__ __forceinline__ void store_partial(const AttnParams &p, const AttnIte
 	}
 }
 
-// Pairs is two columns of a row in AHEAD partials, all on their way at once.
-constexpr int AHEAD = ROWS == 16 ? 17 : 12;
-struct Pairs {
-	float2 o[AHEAD];
+// Joined is four columns of a row: the group at hand, and the groups before.
+struct Joined {
+	SoftmaxState group, all;
+	float group_out[4], all_out[4];
 };
 
-// join_partials joins the partials of a tile in chunk order and writes the output; a thread has two columns of a row at a
-// time. It is no part of its caller, so that its registers are its own.
-__device__ __noinline__ void join_partials(const float2 *part_o, const float2 *part_ml, bf16 *out, int h, Shared &s) {
-	constexpr int PAIRS = D / 2;
-	const int rows = s.item.ntok * G, n = s.item.chunks, partial = s.item.partial;
-	float2(*ml)[MAX_CHUNKS] = (float2(*)[MAX_CHUNKS])s.k;
-#pragma unroll 1
-	for (int j = threadIdx.x; j < rows * n; j += THREADS) ml[j % rows][j / rows] = __ldcg(part_ml + (size_t)(partial + j) * HK + h);
-	__syncthreads();
-	const size_t step = (size_t)rows * HK * PAIRS;
-#pragma unroll 1
-	for (int i = threadIdx.x; i < rows * PAIRS; i += THREADS) {
-		const int row = i / PAIRS, column = i % PAIRS;
-		const float2 *from = part_o + ((size_t)(partial + row) * HK + h) * PAIRS + column;
-		SoftmaxState state = {-INF, 0.0f};
-		float2 sum = make_float2(0, 0);
-#pragma unroll 1
-		for (int first = 0; first < n; first += AHEAD) {
-			Pairs x;
+// close_group joins the group at hand into those before.
+__device__ __forceinline__ void close_group(Joined &j) {
+	const float2 f = join_factors(j.all, j.group.maximum, j.group.sum);
 #pragma unroll
-			for (int c = 0; c < AHEAD; c++) {
-				if (first + c < n) x.o[c] = __ldcg(from);
-				from += step;
-			}
-#pragma unroll
-			for (int c = 0; c < AHEAD; c++) {
-				if (first + c < n) {
-					const float2 f = join_factors(state, ml[row][first + c].x, ml[row][first + c].y);
-					sum.x = join(sum.x, x.o[c].x, f), sum.y = join(sum.y, x.o[c].y, f);
-				}
-			}
+	for (int i = 0; i < 4; i++) j.all_out[i] = join(j.all_out[i], j.group_out[i], f), j.group_out[i] = 0.0f;
+	j.group = {-INF, 0.0f};
+}
+
+// whole reports whether the group of a chunk is one partial.
+__device__ __forceinline__ bool whole(u32 groups, int chunk) { return groups >> chunk / GROUP & 1; }
+
+// after is the chunk whose place has the partial after that in the place of a chunk.
+__device__ __forceinline__ int after(u32 groups, int chunk) { return whole(groups, chunk) ? chunk + GROUP : chunk + 1; }
+
+// Joining is how join_partials uses the memory of Shared up to its item: as many rows of partials at a time as there is room for.
+struct Joining {
+	float2 ml[ROWS][MAX_CHUNKS];
+	float4 out[1]; // [partial][row][D / 4]
+};
+
+// join_partials joins the partials of a tile in order and writes the output.
+__device__ __forceinline__ void join_partials(const AttnParams &p, int h, Shared &s) {
+	constexpr int QUADS = D / 4, ROOM = (sizeof(Shared) - sizeof(AttnItem) - sizeof(Joining::ml)) / (QUADS * sizeof(float4));
+	static_assert(ROOM >= MAX_CHUNKS, "a row at least");
+	Joining &room = *(Joining *)&s;
+	const int rows = s.item.ntok * G, length = s.item.spans * SPAN, n = (s.item.pos + s.item.ntok + length - 1) / length;
+	const u32 groups = s.item.whole;
+	int partials = 0;
+	for (int chunk = 0; chunk < n; chunk = after(groups, chunk)) partials++;
+	const int some = min(ROOM / partials, rows);
+#pragma unroll 1
+	for (int first = 0; first < rows; first += some) {
+		__syncthreads(); // shared memory is free
+		const int count = min(some, rows - first), quads = count * QUADS;
+		float4 *to = room.out;
+#pragma unroll 1
+		for (int chunk = 0; chunk < n; chunk = after(groups, chunk)) {
+			const size_t row0 = s.item.partial + chunk * rows + first;
+			for (int j = threadIdx.x; j < quads; j += THREADS)
+				copy_async(to + j, (const float4 *)p.part_o + ((row0 + j / QUADS) * HK + h) * QUADS + j % QUADS, true);
+			for (int j = threadIdx.x; j < count; j += THREADS)
+				room.ml[j][chunk] = __ldcg((const float2 *)p.part_ml + (row0 + j) * HK + h);
+			to += quads;
 		}
-		const float inverse = reciprocal(state.sum);
-		*(u32 *)(out + ((size_t)(s.item.token + row / G) * HQ + h * G + row % G) * D + 2 * column) =
-		    pack_bf16(sum.x * inverse, sum.y * inverse);
+		copy_commit();
+		copy_wait<0>();
+		__syncthreads();
+#pragma unroll 1
+		for (int j = threadIdx.x; j < quads; j += THREADS) {
+			const int row = first + j / QUADS;
+			Joined joined = {{-INF, 0.0f}, {-INF, 0.0f}, {0, 0, 0, 0}, {0, 0, 0, 0}};
+			const float4 *from = room.out + j;
+#pragma unroll 1
+			for (int chunk = 0, next; chunk < n; chunk = next, from += quads) {
+				const float2 m = room.ml[j / QUADS][chunk], f = join_factors(joined.group, m.x, m.y);
+				const float4 x = *from;
+				const float o[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+				for (int i = 0; i < 4; i++) joined.group_out[i] = join(joined.group_out[i], o[i], f);
+				next = after(groups, chunk);
+				if (next % GROUP == 0 || next >= n) close_group(joined);
+			}
+			const float inverse = reciprocal(joined.all.sum), *o = joined.all_out;
+			bf16 *out = p.out + ((size_t)(s.item.token + row / G) * HQ + h * G + row % G) * D + j % QUADS * 4;
+			*(uint2 *)out = make_uint2(pack_bf16(o[0] * inverse, o[1] * inverse), pack_bf16(o[2] * inverse, o[3] * inverse));
+		}
 	}
 }
 
-// attend walks an item's spans; the first one's copies have begun. It writes a partial for each chunk, or all joined.
+// attend walks an item's spans; begin has been called, and returned page. It writes partials, or all joined.
 template <bool PARTIALS>
-__device__ __forceinline__ void attend(const AttnParams &p, const Walk &w, int h, const bf16 *keys, const bf16 *values, int page, Shared &s) {
-	State chunk, all;
-	clear(all), clear(chunk);
+__device__ __forceinline__ void attend(const AttnParams &p, const Walk &w, int h, const bf16 *keys, int page, Shared &s) {
+	State now; // the chunk at hand, or all of the group at hand where chunks are spans
+	Total group, all;
+	clear(now), clear(group);
+	if constexpr (!PARTIALS) clear(all);
+	int place = 0; // of the span's keys; its values are in the next one, and the next span's keys in the third
 #pragma unroll 1
 	for (int base = w.start; base < w.end; base += SPAN) {
-		const int next = base + SPAN, next_page = page_of(w, next);
+		const int next = base + SPAN, later_page = page_of(w, next + SPAN), second = place == 2 ? 0 : place + 1, third = 3 - place - second;
 #if ATTN_FRESH
-		if (base > w.start) {
-			__syncthreads(); // the values before have been used
-			fetch(w, s.v, values, base, page);
-		}
-		if (next > w.fresh) make_span(p, w, h, base, s);
-		copy_wait<1>();
-		__syncthreads(); // queries and keys are there
-#else // more to compute while values come, so one barrier less
-		if (base == w.start) copy_wait<1>();
-		else copy_wait<0>();
-		__syncthreads(); // queries and keys are there, and the values before have been used
-		if (base > w.start) fetch(w, s.v, values, base, page);
+		if (next > w.fresh) make_span(p, w, h, base, s.ring[place], s.ring[second]);
 #endif
-		float z[M][2][4];
-		scores(w, s, base, z);
+		if (base == w.start) copy_wait<2>();
+		else copy_wait<1>();
+		__syncthreads(); // queries and keys are there, and the values before have been used
+		if (base > w.start) fetch(w, s.ring[third], keys, next, page);
+		float z[M][2][4], maxima[2 * M];
+		scores(w, s, s.ring[place], base, z);
 		__syncthreads(); // maxima are there, and the keys have been used
-		fetch(w, s.k, keys, next, next_page);
-		exponentiate(p, s, z, chunk);
-		copy_wait<1>();
+		fetch(w, s.ring[place], keys + VALUES, next, page);
+		exponentiate(p, s, z, maxima);
+		copy_wait<2>();
 		__syncthreads(); // probabilities and values are there
-		weigh(s, chunk);
-		if ((next & (w.length - 1)) == 0 || next >= w.end) {
-			if constexpr (PARTIALS) store_partial(p, s.item, base / w.length, chunk);
-			else join_chunk(all, chunk);
-			clear(chunk);
+		weigh(s, s.ring[second], maxima, now);
+		page = later_page, place = third;
+		if ((next & (w.length - 1)) != 0 && next < w.end) continue;
+		const int c = base / w.length;
+		if (PARTIALS && !whole(s.item.whole, c)) {
+			store_partial(p, s.item, c, now);
+			clear(now);
+			continue;
 		}
-		page = next_page;
+		const bool complete = (next & (GROUP * w.length - 1)) == 0 || next >= w.end;
+		if (w.length > SPAN) {
+			join_state(group, now);
+			clear(now);
+			if (complete) join_state(now, group), clear(group);
+		}
+		if (complete) {
+			if constexpr (PARTIALS) store_partial(p, s.item, c & -GROUP, now);
+			else join_state(all, now);
+			clear(now);
+		}
 	}
 	if constexpr (!PARTIALS) store(p, s.item, all);
 }
 
-// begin starts the copies of an item's first span and returns its page.
-__device__ __forceinline__ int begin(const Walk &w, const bf16 *keys, const bf16 *values, Shared &s) {
-	const int page = page_of(w, w.start);
-	fetch(w, s.k, keys, w.start, page);
-	fetch(w, s.v, values, w.start, page);
-	return page;
+// begin starts the copies of an item's first span, and of the second's keys; it returns the second's page.
+__device__ __forceinline__ int begin(const Walk &w, const bf16 *keys, Shared &s) {
+	const int page = page_of(w, w.start), next = page_of(w, w.start + SPAN);
+	fetch(w, s.ring[0], keys, w.start, page);
+	fetch(w, s.ring[1], keys + VALUES, w.start, page);
+	fetch(w, s.ring[2], keys, w.start + SPAN, next);
+	return next;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, ROWS == 16 ? 4 : 2) attn(const __grid_constant__ AttnParams p) {
 	SHARED_STRUCT(Shared, s);
 	const int h = blockIdx.y;
-	const bf16 *keys = p.cache + (size_t)h * P * D, *values = keys + (size_t)HK * P * D;
-#if !ATTN_FRESH
-	await_previous();
-	if (!p.last) start_next();
-#endif
+	const bf16 *keys = p.cache + (size_t)h * P * D; // of page 0
 	const int items = __ldcg(&p.head->items);
 	Walk w = read_item(p, blockIdx.x, s); // there is room for as many items as blocks
 	int page = 0;
-	if (blockIdx.x < items) page = begin(w, keys, values, s);
-#if ATTN_FRESH
+	// The narrow variant makes what is new itself, and skips it here; for the wide one qkvpost is yet to append it.
+	const bool some = blockIdx.x < items, early = ATTN_FRESH || min(w.start + 2 * SPAN, w.end) <= w.fresh;
+	if (some && early) page = begin(w, keys, s);
 	await_previous();
 	if (!p.last) start_next();
-#endif
+	if (some && !early) page = begin(w, keys, s);
 	for (int i = blockIdx.x; i < items;) {
+		const bool final = i + gridDim.x >= items;
 		load_queries(p, w, h, s);
 		if (w.partial < 0) {
-			attend<false>(p, w, h, keys, values, page, s);
+			attend<false>(p, w, h, keys, page, s);
 		} else {
-			attend<true>(p, w, h, keys, values, page, s);
+			attend<true>(p, w, h, keys, page, s);
+			if (TUNE_LAST && p.last && final) start_next();
 			__threadfence();
 			__syncthreads();
 			bool last = false;
@@ -428,13 +485,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, ROWS == 16 ? 4 : 2) attn(c
 				if (last) *arrived = 0;
 				__threadfence();
 			}
-			if (__syncthreads_or(last)) join_partials((const float2 *)p.part_o, (const float2 *)p.part_ml, p.out, h, s);
+			if (__syncthreads_or(last)) join_partials(p, h, s);
 		}
+		if (final) break;
 		i += gridDim.x;
-		if (i >= items) break;
 		__syncthreads(); // shared memory is free again
 		w = read_item(p, i, s);
-		page = begin(w, keys, values, s);
+		page = begin(w, keys, s);
 	}
 	if (p.last) start_next();
 }

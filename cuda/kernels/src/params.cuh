@@ -45,13 +45,15 @@ struct Patch {
 
 // AttnItem is one tile of queries: ntok tokens of one sequence, starting at index token of the step and at position pos,
 // over key chunks [chunk, chunk_end) of spans runs of 64 positions each, a power of two. partial is the row of the partial
-// arrays where the tile's first row of chunk 0 goes, chunk 1 follows; or -1 to write the output.
+// arrays where the tile's first row of chunk 0 goes, chunk 1 follows; or -1 to write the output. Bit g of whole says that the
+// four chunks from 4 g on make one partial, in the place of the first.
 struct AttnItem {
 	int token, ntok, pos, slot, chunk, chunk_end, partial;
 	int combine; // of its tile, with partials: which counter
 	int spans;
 	int fresh; // the first position that the sequence has new in this step
-	int parts, chunks; // the tile's items and chunks, with partials
+	int parts; // the tile's items, with partials
+	u32 whole;
 };
 
 // Where a token's id comes from: the descriptor, or what was last sampled for its slot.
