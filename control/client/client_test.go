@@ -195,6 +195,47 @@ func TestNobody(t *testing.T) {
 	}
 }
 
+// A state of before the start counts until something better is known.
+func TestRecall(t *testing.T) {
+	at := func(history string, index uint64) *state.State { return &state.State{History: history, Index: index} }
+	v := NewView()
+	if !v.Recall(at("h", 5)) || v.State().Index != 5 || v.since().Index != 0 {
+		t.Errorf("at the start: index %d, since %d", v.State().Index, v.since().Index)
+	}
+	v.Publish(at("h", 7))
+	if v.Recall(at("h", 7)) || v.Recall(at("h", 6)) || v.Recall(at("i", 9)) || v.since().Index != 7 {
+		t.Errorf("after a newer one, or one of another history: index %d", v.State().Index)
+	}
+	if !v.Recall(at("h", 8)) {
+		t.Error("a control node that is behind keeps the newer state away")
+	}
+	v.Publish(at("h", 8))
+	v.Confirm("leader", 1)
+	if v.Recall(at("h", 9)) {
+		t.Error("after a leader was heard")
+	}
+}
+
+// A control node without a leader may be behind, and does not set a node back.
+func TestSetsBack(t *testing.T) {
+	for _, c := range []struct {
+		known, next state.State
+		want        bool
+	}{
+		{state.State{}, state.State{}, false},
+		{state.State{}, state.State{Index: 3, History: "h"}, false},
+		{state.State{Index: 3, History: "h"}, state.State{Index: 3, History: "h"}, false},
+		{state.State{Index: 3, History: "h"}, state.State{Index: 4, History: "h"}, false},
+		{state.State{Index: 3, History: "h"}, state.State{Index: 2, History: "h"}, true},
+		{state.State{Index: 3, History: "h"}, state.State{}, true},
+		{state.State{Index: 3, History: "h"}, state.State{Index: 9, History: "i"}, true},
+	} {
+		if got := setsBack(&c.known, &c.next); got != c.want {
+			t.Errorf("%s %d after %s %d: %t", c.next.History, c.next.Index, c.known.History, c.known.Index, got)
+		}
+	}
+}
+
 // Lines are put together, and those that do not fit are refused.
 func TestFollower(t *testing.T) {
 	deployment := func(name string, index uint64) state.Object {

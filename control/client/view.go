@@ -23,6 +23,8 @@ type View struct {
 	mu sync.Mutex
 	// changed is closed by the next Publish.
 	changed chan struct{}
+	// recalled says that State is of an earlier process: no control node has sent it.
+	recalled bool
 }
 
 // reign is a leader in its term.
@@ -86,9 +88,53 @@ func (v *View) WaitFor(ctx context.Context, ok func(*state.State) bool) (*state.
 func (v *View) Publish(s *state.State) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.put(s)
+	v.recalled = false
+}
+
+// put has mu held.
+func (v *View) put(s *state.State) {
 	v.current.Store(s)
 	close(v.changed)
 	v.changed = make(chan struct{})
+}
+
+// Recall publishes a state that an earlier process has seen, unless something newer is
+// known, or a control node that has a leader was heard. Watch replaces it by the first
+// state that is no older. It says whether the state was published.
+func (v *View) Recall(s *state.State) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if _, heard := v.Age(); heard || !older(v.State(), s) {
+		return false
+	}
+	v.put(s)
+	v.recalled = true
+	return true
+}
+
+// since is the state from whose index a watch goes on. A recalled one may lack what that
+// process could not read, so everything is asked for.
+func (v *View) since() *state.State {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.recalled {
+		return new(state.State)
+	}
+	return v.State()
+}
+
+// older says that a state is surely, or by all that can be known, older than another.
+func older(a, b *state.State) bool {
+	return a.Index == 0 && b.Index > 0 || a.History == b.History && a.Index < b.Index
+}
+
+// setsBack says that a state from a control node without a leader must not replace the
+// one that is known: it is older, or of a history that a leader would have to confirm.
+// Such a node has not applied what it cannot know to be committed; after a start that is
+// nearly everything.
+func setsBack(known, next *state.State) bool {
+	return known.Index > 0 && (next.History != known.History || next.Index < known.Index)
 }
 
 // Confirm notes that the state is current now, as a control node says that follows a

@@ -106,7 +106,7 @@ func (c *Client) watch(ctx context.Context, addr string) error {
 	defer cancel(nil)
 	timer := time.AfterFunc(quiet, func() { cancel(fmt.Errorf("nothing was heard for %s", quiet)) })
 	defer timer.Stop()
-	s := c.View().State()
+	s := c.View().since()
 	query := url.Values{"since": {strconv.FormatUint(s.Index, 10)}, "history": {s.History}}
 	response, err := c.peers.Do(ctx, "", addr, http.MethodGet, cluster.PathWatch+"?"+query.Encode(), nil)
 	if err != nil {
@@ -131,6 +131,9 @@ func (c *Client) watch(ctx context.Context, addr string) error {
 			return err
 		}
 		if next != nil {
+			if line.Leader == "" && setsBack(c.View().State(), next) {
+				return fmt.Errorf("%w: its state %d is older than the known one", errLeaderless, next.Index)
+			}
 			c.View().Publish(next)
 		}
 		switch {

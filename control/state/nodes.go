@@ -37,6 +37,17 @@ func (s *State) putNode(n *cluster.Node) error {
 	return nil
 }
 
+// Started is a copy in which a node serves, as after its start: a node that begins
+// without the control nodes looks at what it knew so. The copy's index is that of s.
+func (s *State) Started(id string) *State {
+	next := *s
+	if n, ok := s.Node(id); ok {
+		n.Draining, n.Lost = false, false
+		next.Nodes = s.Nodes.with(id, n, s.Nodes[id].Index)
+	}
+	return &next
+}
+
 func (s *State) nodeState(c *cluster.NodeState) error {
 	n, ok := s.Node(c.ID)
 	if !ok {

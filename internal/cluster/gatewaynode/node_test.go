@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/control/state"
 	"github.com/tokenrouter/tokenrouter/gateway/session/sessiontest"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/clustertest"
+	"github.com/tokenrouter/tokenrouter/internal/cluster/lastseen"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/link"
 )
 
@@ -197,6 +199,48 @@ func TestControlNodesDown(t *testing.T) {
 	}
 	if status := g.get("/readyz"); status != http.StatusOK {
 		t.Errorf("/readyz is %d", status)
+	}
+}
+
+// A gateway that starts while the control nodes have no quorum serves by what it has seen
+// before; the one control node that runs has not applied what it cannot know to be
+// committed, and does not set the gateway back.
+func TestStartWithoutQuorum(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 3)
+	script := sessiontest.Words(5)
+	dir, saved := clustertest.Identity(r.Cluster, cluster.Gateway, "g1")
+	g := r.gatewayIn(dir, saved)
+	r.worker("w1", script)
+	r.deploy()
+	key, _ := r.key(nil)
+	g.await()
+	r.Poll("the key in the gateway's directory", func() bool {
+		s, _, err := lastseen.Read(dir, g.link.Credentials().Name())
+		return err == nil && len(s.Keys) == 1 && g.link.View().State().Index == s.Index
+	})
+	for _, n := range r.Nodes() {
+		n.Stop()
+	}
+	if err := g.end(); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range slices.Clone(r.Nodes()) {
+		r.Forget(n)
+	}
+	alone := r.Start("c1")
+	saved.Control = []string{alone.Addr}
+	g = r.gatewayIn(dir, saved).await()
+	for range 3 {
+		if a := g.chat(key); a.status != http.StatusOK || a.text != script.Text() {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+	}
+	if status := g.get("/readyz"); status != http.StatusOK {
+		t.Errorf("/readyz is %d", status)
+	}
+	if !strings.Contains(r.log.String(), "serves by the state that it has seen last") {
+		t.Error("nothing is logged of that")
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/gateway/session/sessiontest"
 	"github.com/tokenrouter/tokenrouter/internal/apikey"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/clustertest"
+	"github.com/tokenrouter/tokenrouter/internal/identity"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -105,7 +106,12 @@ type running struct {
 // gateway starts a gateway; it ends with the test.
 func (r *rig) gateway(node string) *running {
 	r.t.Helper()
-	dir, saved := clustertest.Identity(r.Cluster, cluster.Gateway, node)
+	return r.gatewayIn(clustertest.Identity(r.Cluster, cluster.Gateway, node))
+}
+
+// gatewayIn starts a gateway that has an identity.
+func (r *rig) gatewayIn(dir string, saved *identity.Saved) *running {
+	r.t.Helper()
 	n, err := New(Config{
 		Dir: dir, Saved: saved, Listen: "127.0.0.1:0", Gossip: "127.0.0.1:0", Build: "test",
 		DrainTimeout: 10 * time.Second, Log: r.log.logger(),

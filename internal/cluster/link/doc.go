@@ -8,5 +8,6 @@
 // they have moved meanwhile.
 //
 // None of that is needed to serve: without control nodes the View stays as it is,
-// and the loops try on.
+// and the loops try on. A node that starts without them takes up what it has seen last
+// (package lastseen), after a moment in which they may answer.
 package link

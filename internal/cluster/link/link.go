@@ -13,6 +13,7 @@ import (
 	"github.com/sourcegraph/conc/pool"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/api/protocol"
 	"github.com/tokenrouter/tokenrouter/control/client"
 	"github.com/tokenrouter/tokenrouter/control/state"
 	"github.com/tokenrouter/tokenrouter/internal/identity"
@@ -29,8 +30,8 @@ type Config struct {
 	Saved *identity.Saved
 	// Contacts are addresses of control nodes besides those that Saved knows.
 	Contacts []string
-	// Self is what the cluster is told of the node at every start. ID, Role, Protocol and
-	// Gossip are set.
+	// Self is what the cluster is told of the node at every start. ID, Role, Gossip and
+	// the versions that it speaks are set.
 	Self cluster.Node
 	// Gossip is the gossip port's address; empty takes no part in it.
 	Gossip string
@@ -62,7 +63,8 @@ func New(cfg Config) (*Link, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	cfg.Self.ID, cfg.Self.Role, cfg.Self.Protocol = cfg.Saved.Node, cfg.Saved.Role, cluster.Protocol
+	cfg.Self.ID, cfg.Self.Role = cfg.Saved.Node, cfg.Saved.Role
+	cfg.Self.Speak(protocol.Cluster())
 	l := &Link{cfg: cfg, view: client.NewView()}
 	var err error
 	if l.credentials, err = identity.NewCredentials(cfg.Saved.Certificate, cfg.Saved.Key, cfg.Saved.CAs, l.view.Removed); err != nil {
@@ -116,6 +118,8 @@ func (l *Link) Run(ctx context.Context) error {
 	loops := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
 	loops.Go(l.client.Watch)
 	loops.Go(l.announce)
+	loops.Go(l.recall)
+	loops.Go(l.keep)
 	loops.Go(func(ctx context.Context) error {
 		return l.client.Beat(ctx, BeatEvery, l.beat, l.cfg.Heard)
 	})
@@ -173,7 +177,7 @@ func (l *Link) announce(ctx context.Context) error {
 		_, err = l.view.WaitFor(ctx, func(s *state.State) bool {
 			_, exists := s.Cluster()
 			own, ok := s.Node(l.cfg.Self.ID)
-			return exists && !s.IsRemoved(l.cfg.Self.ID) && (!ok || own.Addr != l.cfg.Self.Addr || own.Build != l.cfg.Self.Build)
+			return exists && !s.IsRemoved(l.cfg.Self.ID) && (!ok || own.Addr != l.cfg.Self.Addr || own.Build != l.cfg.Self.Build || own.Speaks() != l.cfg.Self.Speaks())
 		})
 		if err != nil {
 			return err
