@@ -1,6 +1,8 @@
 package gatewaynode
 
 import (
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
@@ -94,5 +96,64 @@ func TestSpecialMap(t *testing.T) {
 	compare("two workers", gate.asked("mapped"))
 	if s := w2.State(); len(s.ReplicasOf("other")) != 1 || s.ReplicasOf("other")[0].Facts.Words == nil || s.ReplicasOf("other")[0].Reason != "" {
 		t.Errorf("replicas %+v", s.ReplicasOf("other"))
+	}
+}
+
+// A map that cannot be made is refused with what is wrong: at the start by one process; in
+// a cluster by the deployment alone, to clients and to operators.
+func TestSpecialMapRefused(t *testing.T) {
+	t.Parallel()
+	files, _ := models.FS("tiny-l")
+	same := engine.Model{Name: "same", Dir: modeltest.Renumber(t, files, "same", map[int]int{747: 748, 748: 747}, 746)}
+	swapped := engine.Model{Name: "swapped", Dir: modeltest.Renumber(t, files, "swapped", nil, 746)}
+	modeltest.EditJSON(t, filepath.Join(swapped.Dir, "tokenizer.json"), func(words map[string]any) {
+		vocab := words["model"].(map[string]any)["vocab"].(map[string]any)
+		vocab["Ġknows"], vocab["Ġlarge"] = vocab["Ġlarge"], vocab["Ġknows"]
+	})
+	think := []string{"<think>=<think>", "</think>=</think>"}
+	cases := map[string]struct {
+		model engine.Model
+		pairs []string
+		says  string
+	}{
+		"unknown": {same, []string{"<think>=<thunk>"}, `the other model has no token "<thunk>"`},
+		"twice":   {same, []string{"747=748", "748=748"}, "both to 748"},
+		"words":   {swapped, think, "vocabularies differ beyond their added tokens"},
+	}
+	r := newRig(t, 1)
+	r.realWorker("w1", embedded("tiny-s"))
+	w2 := r.realWorker("w2", map[string]engine.Model{"same": same, "swapped": swapped})
+	g := r.gateway("g1")
+	key, _ := r.key(nil)
+	for name, c := range cases {
+		cfg := node.Defaults()
+		cfg.Listen = ""
+		onCPU(&cfg.Config)
+		m := c.model
+		m.Threshold = 1
+		cfg.Models = []node.Model{cfg.Models[0], m}
+		cfg.Deployments = []node.Deployment{{
+			Name: name, Models: []string{"tiny-s", m.Name}, Policy: node.Policy{Name: "me"}, SpecialMap: map[string][]string{m.Name: c.pairs},
+		}}
+		if _, err := node.New(cfg); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: one process says %v, want %s", name, err, c.says)
+		}
+		settings, err := (&cluster.PolicySettings{SpecialMap: cfg.Deployments[0].SpecialMap}).Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Propose(r.Leader(), cluster.KindPutDeployment, cluster.Deployment{Name: name, Models: cfg.Deployments[0].Models, Policy: "me", Settings: settings})
+	}
+	g.await()
+	gate := &server{t: t, http: r.http, url: g.url, key: key}
+	for name, c := range cases {
+		clustertest.Await(t, "the refusal of "+name, func() bool {
+			a := gate.chat(name, "1 + 1?", nil)
+			return a.status == 503 && strings.Contains(a.Error.Message, c.says)
+		})
+		clustertest.Await(t, "what operators hear of "+name, func() bool {
+			replica := w2.State().ReplicasOf("tiny-s")[0]
+			return replica.LeavesOut(name) && strings.Contains(replica.Reason, c.says)
+		})
 	}
 }
