@@ -14,6 +14,7 @@ from . import evaluate, routers, trio
 from .data import Encoder, Workers
 from .decode import decode
 from .evaluate import HEAD, AtLeast, Point, Stitch
+from .judge import MOST, Judge
 from .model import Model
 from .rows import collect, join
 
@@ -33,7 +34,7 @@ WANTED = {"r2r": .045, "citer": .075, "co-llm": .08}
 FITS = {
     "r2r": dict(epochs=8, lr=1e-3),
     "citer": dict(epochs=20, lr=2e-3),
-    "co-llm": dict(epochs=10, lr=1e-2),
+    "co-llm": dict(epochs=40, lr=3e-2),
 }
 
 
@@ -48,13 +49,18 @@ def arguments():
     p.add_argument("--device", help="cuda or cpu; cuda where there is one")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--no-compile", action="store_true", help="never use torch.compile")
-    p.add_argument("--texts", type=int, default=100000, help="problems that routers learn from")
+    p.add_argument("--texts", type=int, default=60000, help="problems that routers learn from")
     p.add_argument("--on-policy", type=int, default=8000, help="problems answered with the first router, to learn from")
     p.add_argument("--validate", type=int, default=1500, help="further problems, on which thresholds are set")
     p.add_argument("--easy", type=float, default=.2, help="kept share of the positions on which nothing is to be learned")
     p.add_argument("--problems", type=int, default=0, help="measure with the first N of the evaluation set (0: all)")
     p.add_argument("--labels", choices=("large", "text"), default="large",
                    help="what routers take as right: the large model, or the text alone (cheap, for a CPU)")
+    p.add_argument("--harm", choices=("judged", "kl"), default="judged",
+                   help="what R2R should route: tokens after which the large model comes to another number, "
+                        "or those where the distributions differ")
+    p.add_argument("--calibrate", type=int, default=1000,
+                   help="validation problems that are answered to set thresholds and choose between fits (0: none)")
     p.add_argument("--scale", type=float, default=1.0, help="shrinks the training of the models, for a rehearsal")
     return p.parse_args()
 
@@ -64,9 +70,9 @@ class Run:
 
     def __init__(self, options, workers):
         self.o, self.start, self.failed = options, time.monotonic(), False
-        self.asked = evaluate.problems(MODELS / "eval" / "problems.jsonl")[:options.problems or None]
+        asked = evaluate.problems(MODELS / "eval" / "problems.jsonl")
         # Problems that are not in the evaluation set: to learn from, to set thresholds on, to answer on policy.
-        known = {q for q, _ in self.asked}
+        known = {q for q, _ in asked}
         sizes = (options.texts, options.validate, options.on_policy)
         self.learnt, self.held, self.answered = (workers.texts(i + 1, n, known) for i, n in enumerate(sizes))
         self.device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -74,6 +80,7 @@ class Run:
             # cuDNN plans anew for every length, and decoding has a new one at every step.
             torch.backends.cuda.enable_cudnn_sdp(False)
         self.encoder = Encoder(options.models / "tiny-s" / "tokenizer.json")
+        self.asked = evaluate.prompted(self.encoder, asked[:options.problems or None])
         self.digits = frozenset(self.encoder.words("0123456789"))
         self.lines, self.results, self.reached = [], {}, {}
         options.out.mkdir(parents=True, exist_ok=True)
@@ -100,61 +107,94 @@ class Run:
         return self.start + share * self.o.budget
 
 
+def rows_of(run, small, large, texts, easy, seed, trusted=True):
+    """The rows of texts with R2R's labels; trusted says that the texts are the large model's own (see Judge.label)."""
+    o = run.o
+    rows = collect(small, large if o.labels == "large" else None, texts, easy, seed, digits=run.digits,
+                   tokens=65536 if run.device.type == "cuda" else 8192)
+    differ = (rows.weight * rows.differs).sum() / rows.weight.sum()
+    if o.harm == "judged" and easy < 1:  # rows for validation need no labels but for a figure in the log
+        Judge(large, run.encoder).label(rows, texts, trusted, most=MOST if run.device.type == "cuda" else MOST // 40)
+    wanted = (rows.weight * rows.harm).sum() / rows.weight.sum()
+    run.log(f"    {len(rows)} rows of {int(rows.weight.sum())} positions; {differ:.4f} differ, {wanted:.4f} to be routed")
+    return rows
+
+
+class Fits:
+    """Fits the routers of one pair, one after the other, within its time."""
+
+    def __init__(self, run, small, large, held, until):
+        self.run, self.small, self.large, self.held = run, small, large, held
+        self.began, self.room = time.monotonic(), max(1.0, until - time.monotonic())
+        self.asked = evaluate.drawn(run.encoder, run.held()[:run.o.calibrate])
+
+    def fit(self, kind, rows, by, name=None):
+        """A net that is done at this part of the time, with its cuts and its accuracy on the validation problems."""
+        run, wanted = self.run, WANTED[kind]
+        net = routers.train(kind, self.small, rows, seed=run.o.seed, deadline=self.began + by * self.room, log=run.log,
+                            **FITS[kind])
+        score = routers.scores(net, self.held)
+        cuts = {s: routers.cut_at(score, self.held.weight, s) for s in SHARES}
+        chosen, reached, text = routers.cut_at(score, self.held.weight, wanted), None, ""
+        if self.asked:
+            # The pair's own answers route another share than the generator's text.
+            ends = sorted({routers.cut_at(score, self.held.weight, f * wanted) for f in (.7, .85, 1, 1.15)})
+            found = evaluate.routed(self.small, self.large, run.encoder, self.asked, lambda c: AtLeast(net.score, c), ends)
+            chosen, reached = evaluate.at_share([Point(kind, c, a, s) for c, (a, s) in zip(ends, found)], wanted)
+            text = f", right on {reached:.3f} of {len(self.asked)} validation problems at a share of {wanted}"
+        apart = separation(score, self.held)
+        run.log(f"    {name or kind}: ranks a row to be routed above one that is not with {apart:.4f}{text}")
+        return net, cuts, chosen, reached
+
+
 def train_routers(run, small, large, folder, title, until):
     """Trains the three routers of a pair, sets their thresholds and writes and measures them."""
     o = run.o
-    teacher = large if o.labels == "large" else None
-    see = lambda texts, easy, seed: collect(small, teacher, texts, easy, seed, digits=run.digits,
-                                            tokens=65536 if run.device.type == "cuda" else 8192)
-    rows = see(run.learnt(), o.easy, 1)
-    held = see(run.held(), 1.0, 2)
-    wanted = (rows.weight * routers.harmful(rows)).sum() / rows.weight.sum()
-    run.log(f"{title}: {len(rows)} rows of {int(rows.weight.sum())} positions, {wanted:.4f} to be routed")
-    began = time.monotonic()
-    room = max(1.0, until - began)
-
-    def fit(kind, rows, by):
-        net = routers.train(kind, small, rows, seed=o.seed, deadline=began + by * room, log=run.log, **FITS[kind])
-        score = routers.scores(net, held)
-        run.log(f"    {kind}: ranks a row to be routed above one that is not with {separation(score, held):.4f}")
-        return net, {s: routers.cut_at(score, held.weight, s) for s in (*SHARES, WANTED[kind])}
-
-    nets = {"r2r": fit("r2r", rows, .3 if teacher and o.on_policy else .6)}
-    if teacher and o.on_policy:
+    run.log(f"{title}: routers")
+    texts = run.learnt()
+    rows = rows_of(run, small, large, texts, o.easy, 1)
+    held = rows_of(run, small, large, run.held(), 1.0, 2)
+    fits = Fits(run, small, large, held, until)
+    both = o.on_policy and o.labels == "large"
+    made = {"r2r": fits.fit("r2r", rows, .3 if both else .6)}
+    if both:
         # States that the pair itself comes to, which the text of the generator does not show.
-        net, cuts = nets["r2r"]
+        net, _, cut, before = made["r2r"]
         prompts = [p for p, _ in run.answered()]
-        answers = decode(small, prompts, large, AtLeast(net.score, torch.full((len(prompts),), cuts[.03], device=run.device)))
-        own = see(list(zip(prompts, answers.tokens)), o.easy, 3)
-        run.log(f"{title}: {len(own)} rows on policy at a share of {answers.share():.4f}")
-        nets["r2r"] = fit("r2r", join([rows, own]), .7)
-    nets["citer"] = fit("citer", rows, .85)
-    nets["co-llm"] = fit("co-llm", rows, 1)
-    source = f"models/train, seed {o.seed}, torch {torch.__version__}, {o.texts} texts"
-    for kind, (net, cuts) in nets.items():
-        routers.save(net, folder / f"tiny-s-{kind}", "tiny-s", cuts[WANTED[kind]], source)
-    measure(run, small, large, nets, held, title)
+        answers = decode(small, prompts, large, AtLeast(net.score, torch.full((len(prompts),), cut, device=run.device)))
+        run.log(f"    answered {len(prompts)} on policy at a share of {answers.share():.4f}")
+        own = rows_of(run, small, large, list(zip(prompts, answers.tokens)), o.easy, 3, trusted=False)
+        again = fits.fit("r2r", join([rows, own]), .65, "r2r with its own answers")
+        if before is None or again[3] >= before:
+            made["r2r"] = again
+        run.log(f"    r2r: took the fit with{'' if made['r2r'] is again else 'out'} its own answers")
+    made["citer"] = fits.fit("citer", rows, .85)
+    made["co-llm"] = fits.fit("co-llm", rows, 1)
+    source = f"models/train, seed {o.seed}, torch {torch.__version__}, {o.texts} texts, {o.harm} labels"
+    for kind, (net, _, chosen, _) in made.items():
+        routers.save(net, folder / f"tiny-s-{kind}", "tiny-s", chosen, source)
+    measure(run, small, large, made, held, title)
 
 
 def separation(score, rows):
     """The area under the ROC curve for R2R's label; nan where no row has it, or all."""
     order = score.argsort()
-    positive = (rows.weight * routers.harmful(rows))[order]
-    negative = (rows.weight * ~routers.harmful(rows))[order]
+    positive = (rows.weight * rows.harm)[order]
+    negative = (rows.weight * ~rows.harm)[order]
     return ((positive * negative.cumsum(0)).sum() / (positive.sum() * negative.sum())).item()
 
 
-def measure(run, small, large, nets, held, title):
+def measure(run, small, large, made, held, title):
     """Adds the curves of all policies to the table."""
     spread = evaluate.entropy(held.top, None, None)  # of the 100 largest, which is all but the same
     even = {s: routers.cut_at(spread, held.weight, s) for s in SHARES}
     run.table(f"\n{title}: routed, {len(run.asked)} problems\n\n{HEAD}")
-    for kind, (net, cuts) in nets.items():
+    for kind, (net, cuts, chosen, _) in made.items():
         if run.spent(f"measuring {kind} of the {title}"):
             continue
-        ends = sorted(set(cuts.values()))
+        ends = sorted({chosen, *cuts.values()})
         curve(run, title, kind, small, large, lambda c, net=net: AtLeast(net.score, c), ends,
-              chosen=cuts[WANTED[kind]])
+              chosen=chosen)
     for kind, rule, cuts in (("entropy", lambda c: AtLeast(evaluate.entropy, c), list(even.values())),
                              ("r-stitch", Stitch, [.03, .02, .01, .0075, .005]),
                              ("oracle", lambda c: evaluate.oracle, [0.0])):

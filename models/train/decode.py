@@ -34,8 +34,10 @@ def left_padded(prompts, device):
 
 
 @torch.inference_mode()
-def decode(entry, prompts, large=None, rule=None, limit=MAX_TOKENS, chunk=4096):
+def decode(entry, prompts, large=None, rule=None, limit=MAX_TOKENS, chunk=4096, ends=None):
     """Answers prompts (lists of ids) until the end token or limit tokens.
+
+    ends(y, rows), if any, says which of the tokens y that rows (indices of the prompts) wrote end them too.
 
     rule(z, h, y, rows) says which of the candidates y of the entry model are
     dropped for the large model's token: z are the raw logits over the real ids, h
@@ -47,11 +49,11 @@ def decode(entry, prompts, large=None, rule=None, limit=MAX_TOKENS, chunk=4096):
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     for at in range(0, len(order), chunk):
         part = order[at:at + chunk]
-        _decode(entry, large, rule, [prompts[i] for i in part], torch.tensor(part), limit, out)
+        _decode(entry, large, rule, [prompts[i] for i in part], torch.tensor(part), limit, ends, out)
     return out
 
 
-def _decode(entry, large, rule, prompts, index, limit, out):
+def _decode(entry, large, rule, prompts, index, limit, ends, out):
     device = entry.inverse.device
     ids, pad = left_padded(prompts, device)
     rows = index.to(device)
@@ -61,6 +63,7 @@ def _decode(entry, large, rule, prompts, index, limit, out):
     n = len(prompts)
     tokens = torch.full((n, limit), PAD, device=device)
     source = torch.zeros((n, limit), dtype=torch.bool, device=device)
+    lengths = torch.zeros(n, dtype=torch.long, device=device)
     live = torch.arange(n, device=device)
     done = torch.zeros(n, dtype=torch.bool, device=device)
     feed = ids
@@ -75,7 +78,10 @@ def _decode(entry, large, rule, prompts, index, limit, out):
             source[live, t] = route & ~done
         y = torch.where(done, PAD, y)
         tokens[live, t] = y
+        lengths[live] += ~done
         done = done | (y == IM_END)
+        if ends:
+            done = done | ends(y, rows[live])
         feed = y[:, None]
         # Looking at done waits for the device: do it seldom.
         if t % 16 == 15 or t == limit - 1:
@@ -87,6 +93,5 @@ def _decode(entry, large, rule, prompts, index, limit, out):
                 if large:
                     large_cache.keep(left)
                 live, done, feed = live[left], done[left], feed[left]
-    for i, p, row, flags in zip(index.tolist(), prompts, tokens.tolist(), source.tolist()):
-        length = row.index(IM_END) + 1 if IM_END in row else limit
+    for i, length, row, flags in zip(index.tolist(), lengths.tolist(), tokens.tolist(), source.tolist()):
         out.tokens[i], out.large[i] = row[:length], flags[:length]

@@ -39,9 +39,19 @@ def accuracy(encoder, answers, wanted):
     return sum(right) / len(right)
 
 
+def prompted(encoder, asked):
+    """Pairs of prompt (ids) and answer."""
+    return [(encoder.prompt(q), a) for q, a in asked]
+
+
+def drawn(encoder, texts):
+    """The same of generated texts, which end with their answer."""
+    return [(prompt, answer_of(encoder.text(answer))) for prompt, answer in texts]
+
+
 def alone(model, encoder, asked, limit=MAX_TOKENS):
-    """Accuracy of one model."""
-    texts = decode(model, [encoder.prompt(q) for q, _ in asked], limit=limit)
+    """Accuracy of one model on pairs of prompt and answer."""
+    texts = decode(model, [p for p, _ in asked], limit=limit)
     return accuracy(encoder, texts.tokens, [a for _, a in asked])
 
 
@@ -82,7 +92,7 @@ def oracle(z, hidden, candidate, rows, large_z):
 def routed(small, large, encoder, asked, make_rule, cuts, limit=MAX_TOKENS):
     """Accuracy and share of every cut. All cuts are decoded together, as rows of one batch."""
     device = small.inverse.device
-    prompts = [encoder.prompt(q) for q, _ in asked] * len(cuts)
+    prompts = [p for p, _ in asked] * len(cuts)
     each = torch.tensor(cuts, device=device).repeat_interleave(len(asked))
     texts = decode(small, prompts, large, make_rule(each), limit)
     out = []
@@ -95,11 +105,14 @@ def routed(small, large, encoder, asked, make_rule, cuts, limit=MAX_TOKENS):
 
 
 def at_share(points, share):
-    """The accuracy at a share, on the straight line between the measured points next to it."""
-    points = sorted((p.share, p.accuracy) for p in points)
-    below = [p for p in points if p[0] <= share]
-    above = [p for p in points if p[0] > share]
-    if not below or not above:
-        return None
-    (s0, a0), (s1, a1) = below[-1], above[0]
-    return a0 + (a1 - a0) * (share - s0) / (s1 - s0)
+    """The threshold and the accuracy at a share, on the straight line between the measured points next to it.
+
+    Beyond the points it is the nearest of them.
+    """
+    points = sorted(points, key=lambda p: p.share)
+    below = [p for p in points if p.share <= share] or points[:1]
+    above = [p for p in points if p.share > share] or points[-1:]
+    a, b = below[-1], above[0]
+    by = (share - a.share) / (b.share - a.share) if b.share > a.share else 0.0
+    by = min(1.0, max(0.0, by))
+    return a.threshold + (b.threshold - a.threshold) * by, a.accuracy + (b.accuracy - a.accuracy) * by

@@ -18,8 +18,6 @@ from torch import nn
 
 from .rows import TOP
 
-# Differences below this many nats are no harm: the large model itself hesitates.
-HARM = .15
 # What a token of the large model costs in Co-LLM's likelihood, nats. Where both models are
 # nearly sure the large one is a little surer, so that without a price the head learns to defer always.
 PRICE = .1
@@ -116,13 +114,8 @@ class CoLLM(nn.Module):
         return self(hidden).sigmoid()
 
 
-def harmful(rows):
-    """R2R's label: the large model would write something else, and means it."""
-    return rows.differs & (rows.gap > HARM)
-
-
 def r2r_loss(net, rows, positive):
-    wanted = harmful(rows).float()
+    wanted = rows.harm.float()
     out = net(rows.top, rows.hidden, rows.candidate)
     return F.binary_cross_entropy_with_logits(out, wanted, rows.weight * torch.where(wanted > 0, positive, 1.0))
 
@@ -148,33 +141,38 @@ def labelled(rows):
 
 
 def fit(net, loss, rows, positive, *, epochs, lr, seed, deadline=None, log=print):
-    """Trains net in place. The learning rate falls as a cosine, which ends sooner if the deadline (a time.monotonic) needs it."""
+    """Trains net in place, for these epochs or until the deadline (a time.monotonic) comes.
+
+    The learning rate falls as a cosine over the larger share of both, so that it ends at zero whatever the speed.
+    """
     device = rows.candidate.device
+    cuda = device.type == "cuda"
     generator = torch.Generator(device).manual_seed(seed)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=lr, weight_decay=5e-4, fused=device.type == "cuda")
+    optimizer = torch.optim.AdamW(net.parameters(), lr=lr, weight_decay=5e-4, fused=cuda)
     batch = max(2, min(len(rows), max(512, min(4096, len(rows) // 500))))
     per_epoch = len(rows) // batch
-    steps, step, start = epochs * per_epoch, 0, time.monotonic()
+    steps, step, start, progress = epochs * per_epoch, 0, time.monotonic(), 0.0
     net.train()
-    while step < steps:
+    while progress < 1:
         order = torch.randperm(len(rows), device=device, generator=generator)
         total = torch.zeros((), device=device)
         for i in range(per_epoch):
             for g in optimizer.param_groups:
-                g["lr"] = lr * min(1.0, (step + 1) / 100) * .5 * (1 + math.cos(math.pi * step / steps))
+                g["lr"] = lr * min(1.0, (step + 1) / 100) * .5 * (1 + math.cos(math.pi * progress))
             value = loss(net, rows.pick(order[i * batch:(i + 1) * batch]), positive)
             optimizer.zero_grad(set_to_none=True)
             value.backward()
             optimizer.step()
             total += value.detach()
             step += 1
-            if deadline and step in (50, 500):
-                total.item()  # waits for the device, so that the clock is right
-                left = (deadline - time.monotonic()) * step / (time.monotonic() - start)
-                steps = max(step, min(epochs * per_epoch, step + int(left)))
-            if step >= steps:
+            if cuda and step % 25 == 0:
+                torch.cuda.synchronize()  # so that the clock below is near to what was done
+            now = time.monotonic()
+            progress = max(step / steps, (now - start) / max(1e-3, deadline - start) if deadline else 0)
+            if progress >= 1:
                 break
-    log(f"    {net.kind}: {step} steps of {batch} rows, loss {total.item() / (i + 1):.4f}, {time.monotonic() - start:.1f} s")
+    ended = "" if step >= steps else f" of {steps}, the time was up"
+    log(f"    {net.kind}: {step} steps of {batch} rows{ended}, loss {total.item() / (i + 1):.4f}, {time.monotonic() - start:.1f} s")
     return net.eval()
 
 
@@ -185,7 +183,7 @@ def train(kind, small, rows, **options):
     if kind == "r2r":
         net = R2R(small.model.embed_tokens.weight.detach().float()).to(rows.hidden.device)
         net.standardize(rows.top, rows.hidden, rows.candidate)
-        loss, wanted = r2r_loss, harmful(rows)
+        loss, wanted = r2r_loss, rows.harm
     elif kind == "citer":
         rows = labelled(rows)
         net, loss, wanted = CITER(size).to(rows.hidden.device), citer_loss, ~rows.small_right

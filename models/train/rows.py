@@ -8,6 +8,8 @@ import torch
 from .tokens import PAD, VOCAB
 
 TOP = 100
+# Differences below this many nats are no harm: the large model itself hesitates. For labels without a judge.
+HARM = .15
 
 
 @dataclass
@@ -25,6 +27,10 @@ class Rows:
     large_log_p: torch.Tensor
     sure: torch.Tensor       # the large model's largest probability
     weight: torch.Tensor     # how many positions a row stands for
+    wanted: torch.Tensor     # the large model's arg max
+    text: torch.Tensor       # which text it is of
+    at: torch.Tensor         # and where in its answer
+    harm: torch.Tensor       # R2R's label: whether the large model's token is worth its price
 
     def pick(self, index):
         return Rows(*(getattr(self, f.name)[index] for f in fields(self)))
@@ -54,17 +60,18 @@ def collect(small, large, texts, easy=1.0, seed=0, tokens=32768, digits=frozense
     device = small.inverse.device
     generator = torch.Generator(device).manual_seed(seed)
     order = sorted(range(len(texts)), key=lambda i: len(texts[i][0]) + len(texts[i][1]))
-    parts, batch = [], []
+    parts, batch, chosen = [], [], []
     for n, i in enumerate(order):
         batch.append(texts[i])
+        chosen.append(i)
         width = len(batch[-1][0]) + len(batch[-1][1])
         if width * (len(batch) + 1) > tokens or n == len(order) - 1:
-            parts.append(_read(small, large, batch, width, easy, generator, digits))
-            batch = []
+            parts.append(_read(small, large, batch, chosen, width, easy, generator, digits))
+            batch, chosen = [], []
     return join(parts)
 
 
-def _read(small, large, batch, width, easy, generator, digits):
+def _read(small, large, batch, chosen, width, easy, generator, digits):
     device = small.inverse.device
     ids = torch.tensor([a + b + [PAD] * (width - len(a) - len(b)) for a, b in batch], device=device)
     learn = torch.zeros(ids.shape, dtype=torch.bool)
@@ -75,6 +82,9 @@ def _read(small, large, batch, width, easy, generator, digits):
             chance[i, len(a) - 1 + decided_by_chance(b, digits)] = True
     learn = learn.to(device)
     gold = ids.roll(-1, 1)[learn]
+    row, column = learn.nonzero(as_tuple=True)
+    text = torch.tensor(chosen, device=device)[row]
+    at = column - torch.tensor([len(a) - 1 for a, _ in batch], device=device)[row]
     one = torch.zeros_like(ids)
     hidden = small.hidden_of(ids, one)[learn].float()
     z = small.head(hidden)[:, :VOCAB].float()
@@ -95,5 +105,5 @@ def _read(small, large, batch, width, easy, generator, digits):
     keep = ~plain | (torch.rand(len(y), device=device, generator=generator) < easy)
     weight = torch.where(plain, 1 / easy, 1.0)
     rows = Rows(z.topk(TOP, -1).values, hidden, y, best != y, gap, y == gold, best == gold,
-                small_gold, large_gold, sure, weight)
+                small_gold, large_gold, sure, weight, best, text, at, (best != y) & (gap > HARM))
     return rows.pick(keep.nonzero()[:, 0])

@@ -7,14 +7,15 @@ import tempfile
 import unittest
 import unittest.mock
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from . import data, model, routers, rows, trio
+from . import data, judge, model, routers, rows, trio
 from .decode import decode
-from .evaluate import AtLeast
+from .evaluate import AtLeast, Point, at_share
 from .model import Cache, Model
 from .tokens import IM_END, PAD, VOCAB
 
@@ -158,6 +159,30 @@ class Routers(unittest.TestCase):
         self.assertEqual(got.candidate.tolist(), answer)
         self.assertTrue(got.small_right.all())
         self.assertTrue((got.top[:, :-1] >= got.top[:, 1:]).all())
+
+    def test_judge_asks_for_the_number(self):
+        large, encoder = Model.load(MODELS / "tiny-l"), data.Encoder(TOKENIZER)
+        prompt = encoder.prompt("Add these numbers: 74, 75, 51.")
+        answer = encoder.answer(data.Problem("", ["74 + 75 = 149.", "149 + 51 = 200."], "The answer is 200.", 200))
+        words = [encoder.text([i]) for i in answer]
+        # A wrong digit of a sum, which is harm, and a unit after the answer, which is none.
+        places = [(words.index("9"), "8"), (len(answer) - 2, " apples")]
+        index = lambda w: encoder.words(w)[0]
+        made = SimpleNamespace(harm=torch.zeros(3, dtype=torch.bool), differs=torch.tensor([True, False, True]),
+                               text=torch.zeros(3, dtype=torch.long), at=torch.tensor([places[0][0], 0, places[1][0]]),
+                               candidate=torch.tensor([index(places[0][1]), 0, index(places[1][1])]),
+                               wanted=torch.tensor([answer[places[0][0]], 0, answer[-2]]))
+        for trusted in (True, False):
+            got = judge.Judge(large, encoder).label(made, [(prompt, answer)], trusted).harm.tolist()
+            self.assertEqual(got, [True, False, False])
+
+    def test_a_share_between_measured_points(self):
+        points = [Point("r2r", .2, .9, .04), Point("r2r", .1, .96, .06)]
+        for share, cut, accuracy in ((.05, .15, .93), (.01, .2, .9), (.5, .1, .96)):
+            got = at_share(points, share)
+            self.assertAlmostEqual(got[0], cut)
+            self.assertAlmostEqual(got[1], accuracy)
+        self.assertEqual(at_share(points[:1], .04), (.2, .9))
 
     def test_absorbing_is_standardizing(self):
         torch.manual_seed(1)
