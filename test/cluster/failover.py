@@ -14,17 +14,22 @@ the seconds after. Faults:
     freeze  SIGSTOP until the round is over
 
 Prints a table: per fault, the median, the 99th percentile and the longest of the
-rounds' longest stalls in milliseconds, and how many streams moved to another entry.
+rounds' longest stalls in milliseconds; how many streams moved to another entry; and how
+often, and how long after the fault, an entry gave up the link to that node or the
+gateway a request there, by their logs. A stall is that, and the time to compute again
+what was lost.
 TRCTL is the binary (built if not given). Every answer is compared with the undisturbed
 one; it ends with 1 if one differs or fails. Needs nothing but Python.
 """
 
 import argparse
+import datetime
 import http.client
 import itertools
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -39,7 +44,7 @@ PATIENCE_S = 40.0
 PAUSE_S = 0.3
 MIDWAY = 4  # tokens after which a stream is midway
 QUESTIONS = ["What is 48 + 72 * 29?", "What is 381 * 27 + 55 * 13?", "What is 902 - 17 * 31?", "Count to twenty."]
-FAULTS = ["entry-none", "entry-kill", "collaborator-kill", "entry-pause", "collaborator-pause", "entry-freeze", "collaborator-freeze"]
+FAULTS = ["entry-none", "collaborator-none", "entry-kill", "collaborator-kill", "entry-pause", "collaborator-pause", "entry-freeze", "collaborator-freeze"]
 
 
 def free_port() -> int:
@@ -205,12 +210,33 @@ class Load:
         return [s for s in self.streams if s is not None and s.tokens >= MIDWAY]
 
 
-def one(cluster: Cluster, load: Load, who: str, fault: str, turn: int, settle: float) -> tuple[float, int]:
-    """A round. Returns its longest stall in seconds, and how many streams moved."""
+class Round:
+    """What a round has brought: times in seconds."""
+
+    def __init__(self, stall: float, given_up: list[float], moved: int) -> None:
+        self.stall, self.given_up, self.moved = stall, given_up, moved
+
+
+def given_up(cluster: Cluster, node: str, since: float) -> list[float]:
+    """How long after a time the others gave a node up, by their logs: links, and requests there."""
+    out = []
+    for file in cluster.work.glob("*.log"):
+        for line in file.read_text(errors="replace").splitlines():
+            if 'msg="peer link lost"' not in line and 'msg="request moves"' not in line:
+                continue
+            about = re.search(r"(?:peer|replica)=\S*" + node + r"(?:\s|$)", line.split("msg=", 1)[1].replace("replica=tiny-s-" + file.stem, ""))
+            at = datetime.datetime.fromisoformat(re.match(r"time=(\S+)", line)[1]).timestamp()
+            if about and since <= at < since + WATCH_S:
+                out.append(at - since)
+    return out
+
+
+def one(cluster: Cluster, load: Load, who: str, fault: str, turn: int, settle: float) -> Round:
+    """A round: its longest stall, when the node was given up, and how many streams moved."""
     time.sleep(settle)
     until("all streams are midway", lambda: len(load.midway()) == len(load.streams))
     node = cluster.nodes[f"{who}-{1 + turn % 2}"]
-    streams, at = load.midway(), time.monotonic()
+    streams, at, wall = load.midway(), time.monotonic(), time.time()
     epochs = [s.epoch for s in streams]
     if fault == "kill":
         node.end()
@@ -230,7 +256,7 @@ def one(cluster: Cluster, load: Load, who: str, fault: str, turn: int, settle: f
     elif fault == "freeze":
         node.signal(signal.SIGCONT)
     cluster.until_ready()
-    return longest, moved
+    return Round(longest, given_up(cluster, node.name, wall), moved)
 
 
 def main() -> None:
@@ -255,15 +281,17 @@ def main() -> None:
         for thread in load.threads:
             thread.start()
         print(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} CPUs, {options.streams} streams, {options.rounds} rounds each")
-        print(f"{'fault':24}{'p50 ms':>8}{'p99 ms':>8}{'max ms':>8}{'moved':>7}")
+        print(f"{'fault':24}{'p50 ms':>8}{'p99 ms':>8}{'max ms':>8}{'moved':>7}{'given up':>10}{'p50 ms':>8}{'max ms':>8}")
         for name in options.only.split(","):
             who, fault = name.split("-")
             rounds = [one(cluster, load, who, fault, turn, options.settle) for turn in range(options.rounds)]
-            stalls = sorted(1000 * s for s, _ in rounds)
+            stalls = sorted(1000 * r.stall for r in rounds)
+            after = sorted(1000 * a for r in rounds for a in r.given_up)
             if options.verbose:
-                print(" ".join(f"{s:.0f}" for s in stalls))
+                print(" ".join(f"{s:.0f}" for s in stalls), "| given up:", " ".join(f"{a:.0f}" for a in after))
             p99 = stalls[min(len(stalls) - 1, int(0.99 * len(stalls)))]
-            print(f"{name:24}{stalls[len(stalls) // 2]:8.0f}{p99:8.0f}{stalls[-1]:8.0f}{sum(m for _, m in rounds):7}", flush=True)
+            print(f"{name:24}{stalls[len(stalls) // 2]:8.0f}{p99:8.0f}{stalls[-1]:8.0f}{sum(r.moved for r in rounds):7}{len(after):10}", end="")
+            print(f"{after[len(after) // 2]:8.0f}{after[-1]:8.0f}" if after else "", flush=True)
         load.stopping = True
         for thread in load.threads:
             thread.join(PATIENCE_S)

@@ -22,7 +22,7 @@ const (
 	dialTimeout = time.Second
 	// silentAfter is how long a worker may leave pings unanswered before its requests move:
 	// longer than for links between workers, which come back by themselves.
-	silentAfter = 600 * time.Millisecond
+	silentAfter = 550 * time.Millisecond
 )
 
 // entries are the replicas that requests may go to. One goroutine calls its methods;
