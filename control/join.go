@@ -127,14 +127,17 @@ func (n *Node) admit(ctx context.Context, r *cluster.JoinRequest) (*cluster.Join
 		return nil, err
 	}
 	name := identity.Name{Cluster: n.cfg.Credentials.Name().Cluster, Role: r.Role, Node: r.Node}
-	certificate, err := n.cfg.Authority.Issue(r.Request, name, time.Now())
+	now := time.Now()
+	token, _ := n.State().Token(r.Token)
+	until := certificateEnd(now, token.IdentityExpires)
+	certificate, err := n.cfg.Authority.IssueUntil(r.Request, name, now, until)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", client.ErrBadRequest, err)
 	}
 	// The same joiner may repeat its request if the answer was lost.
 	hash := sha256.Sum256(r.Request)
-	use, err := cluster.NewCommand(cluster.KindUseToken, "join/"+r.Token+"/"+hex.EncodeToString(hash[:16]), time.Now(),
-		cluster.UseToken{ID: r.Token, Node: r.Node, Role: r.Role})
+	use, err := cluster.NewCommand(cluster.KindUseToken, "join/"+r.Token+"/"+hex.EncodeToString(hash[:16]), now,
+		n.admission(r, until))
 	if err != nil {
 		return nil, err
 	}

@@ -246,15 +246,21 @@ func (n *Node) serveSlices(ctx context.Context, c *call) (any, error) {
 	return out, err
 }
 
-func (n *Node) serveRenew(_ context.Context, c *call) (any, error) {
+func (n *Node) serveRenew(ctx context.Context, c *call) (any, error) {
 	var request cluster.RenewRequest
 	if err := c.read(&request); err != nil {
 		return nil, err
 	}
-	certificate, err := n.cfg.Authority.Issue(request.Request, c.peer, time.Now())
+	now := time.Now()
+	until, err := n.renewable(c.peer, now)
+	if err != nil {
+		return nil, err
+	}
+	certificate, err := n.cfg.Authority.IssueUntil(request.Request, c.peer, now, until)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", client.ErrBadRequest, err)
 	}
+	n.noteRenewal(ctx, c.peer, until)
 	n.log.Info("certificate renewed", "node", c.peer.Node, "role", string(c.peer.Role))
 	return cluster.RenewResponse{Certificate: string(certificate), CAs: n.cas()}, nil
 }

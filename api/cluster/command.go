@@ -111,6 +111,9 @@ type UseToken struct {
 	ID   string `json:"id"`
 	Node string `json:"node"`
 	Role Role   `json:"role,omitempty"`
+	// Until is when the certificate of an operator ends that joins; with it the operator
+	// is noted.
+	Until time.Time `json:"until,omitzero"`
 }
 
 // CAs replaces the trusted CAs, PEM.

@@ -244,6 +244,9 @@ type Token struct {
 	Revoked bool `json:"revoked,omitempty"`
 	// Comment is the operator's.
 	Comment string `json:"comment,omitempty"`
+	// IdentityExpires is when the operators' identities end that the token of the role
+	// admin admits; zero for never.
+	IdentityExpires time.Time `json:"identity_expires,omitzero"`
 }
 
 // Removed is what is left of a node that was removed: its certificates are refused.

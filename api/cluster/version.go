@@ -49,6 +49,10 @@ func since(kind Kind, body any) int {
 // since is the version that the kind came with. Kinds that this build does not know
 // are of none; 1 stands for it.
 func (k Kind) since() int {
+	switch k {
+	case KindNoteOperator, KindForgetNode:
+		return sinceOperators
+	}
 	if v, _ := k.next(); v > 0 {
 		return v
 	}
@@ -72,7 +76,7 @@ func (k Kind) body() any {
 		return new(Place)
 	case KindPutDeployment:
 		return new(Deployment)
-	case KindDeleteDeployment, KindRevokeKey, KindRevokeToken:
+	case KindDeleteDeployment, KindRevokeKey, KindRevokeToken, KindForgetNode:
 		return new(Name)
 	case KindPutTable:
 		return new(Table)
@@ -84,6 +88,8 @@ func (k Kind) body() any {
 		return new(UseToken)
 	case KindSetCAs:
 		return new(CAs)
+	case KindNoteOperator:
+		return new(Operator)
 	}
 	_, body := k.next()
 	return body

@@ -12,12 +12,14 @@ import (
 	"github.com/tokenrouter/tokenrouter/control/state"
 	"github.com/tokenrouter/tokenrouter/internal/buildinfo"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/link"
+	"github.com/tokenrouter/tokenrouter/internal/cluster/listing"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/operator"
 	"github.com/tokenrouter/tokenrouter/internal/identity"
 )
 
 type adminCmd struct {
 	Create adminCreateCmd `cmd:"" help:"Make an operator's identity, by which commands reach the cluster from elsewhere."`
+	List   adminListCmd   `cmd:"" help:"List the operators' identities, and until when they hold."`
 	Join   adminJoinCmd   `cmd:"" help:"Get an operator's identity with a join token of the role admin."`
 	Revoke adminRevokeCmd `cmd:"" help:"Have an operator's certificates refused from now on, for good."`
 }
@@ -34,6 +36,7 @@ const adminTokenLife = 5 * time.Minute
 type adminCreateCmd struct {
 	operatorFlags
 	adminFlags
+	Expires expiryTime `env:"TRCTL_ADMIN_EXPIRES" placeholder:"WHEN" help:"When the identity ends: a time from now such as 90d or 12h, or a date such as 2027-01-31 (never)."`
 }
 
 // Run has the cluster make a token, and uses it.
@@ -43,7 +46,7 @@ func (a *adminCreateCmd) Run(ctx context.Context, p process) error {
 		return err
 	}
 	return a.operate(ctx, func(ctx context.Context, c *operator.Client) error {
-		token, _, err := c.CreateToken(ctx, operator.TokenRequest{Role: cluster.Admin, Life: adminTokenLife, Uses: 1, Comment: "cluster admin create"})
+		token, _, err := c.CreateToken(ctx, operator.TokenRequest{Role: cluster.Admin, Life: adminTokenLife, Uses: 1, Comment: "cluster admin create", IdentityExpires: a.Expires.from(time.Now())})
 		if err != nil {
 			return err
 		}
@@ -105,6 +108,15 @@ func (a *adminFlags) enter(ctx context.Context, p process, dir, token string, ad
 		errs = append(errs, err)
 	}
 	return entranceError(errors.Join(errs...))
+}
+
+type adminListCmd struct {
+	operatorFlags
+	outputFlags
+}
+
+func (a *adminListCmd) Run(ctx context.Context, p process) error {
+	return a.list(ctx, p, &a.outputFlags, listing.Operators, "")
 }
 
 type adminJoinCmd struct {

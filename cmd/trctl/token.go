@@ -25,6 +25,7 @@ type tokenCreateCmd struct {
 	TTL     time.Duration `name:"ttl" env:"TRCTL_TOKEN_TTL" default:"1h" placeholder:"D" help:"How long it admits (${default})."`
 	Uses    int           `env:"TRCTL_TOKEN_USES" default:"1" placeholder:"N" help:"How many it admits (${default})."`
 	Comment string        `env:"TRCTL_TOKEN_COMMENT" placeholder:"TEXT" help:"For people."`
+	Expires expiryTime    `name:"identity-expires" env:"TRCTL_TOKEN_IDENTITY_EXPIRES" placeholder:"WHEN" help:"With --role admin: when the identities end that it admits, as 90d or 2027-01-31 (never)."`
 }
 
 // Run makes the token. Text output has the token alone on standard output, for scripts.
@@ -44,8 +45,14 @@ func (t *tokenCreateCmd) Run(ctx context.Context, p process) error {
 	if t.TTL <= 0 || t.Uses < 1 {
 		return usagef("--ttl and --uses must be positive")
 	}
+	identityExpires := t.Expires.from(time.Now())
+	if !identityExpires.IsZero() && role != cluster.Admin {
+		return usagef("--identity-expires is for --role admin")
+	}
 	return t.operate(ctx, func(ctx context.Context, c *operator.Client) error {
-		token, object, err := c.CreateToken(ctx, operator.TokenRequest{Role: role, Life: t.TTL, Uses: t.Uses, Comment: t.Comment})
+		token, object, err := c.CreateToken(ctx, operator.TokenRequest{
+			Role: role, Life: t.TTL, Uses: t.Uses, Comment: t.Comment, IdentityExpires: identityExpires,
+		})
 		if err != nil {
 			return err
 		}

@@ -106,6 +106,10 @@ func (s *State) apply(c *cluster.Command) error {
 		return decoded(c, s.revokeToken)
 	case cluster.KindSetCAs:
 		return decoded(c, s.setCAs)
+	case cluster.KindNoteOperator:
+		return decoded(c, s.noteOperator)
+	case cluster.KindForgetNode:
+		return decoded(c, s.forgetNode)
 	}
 	if known, err := s.applyNext(c); known {
 		return err
@@ -256,6 +260,12 @@ func (s *State) useToken(u *cluster.UseToken) error {
 	}
 	if s.IsRemoved(u.Node) {
 		return fmt.Errorf("node %q %w: it was removed; join again under another name", u.Node, ErrInvalid)
+	}
+	if t.Role == cluster.Admin && !u.Until.IsZero() {
+		err := s.noteOperator(&cluster.Operator{Name: u.Node, Created: s.Time, Expires: t.IdentityExpires, Until: u.Until, Token: t.ID})
+		if err != nil {
+			return err
+		}
 	}
 	t.Uses--
 	s.Tokens = s.Tokens.with(u.ID, t, s.Index)

@@ -172,6 +172,9 @@ func checkToken(t *cluster.Token) error {
 	if len(t.Hash) != hashLength || t.Uses < 1 {
 		return fmt.Errorf("token %q %w: it needs a hash of %d bytes and at least one use", t.ID, ErrInvalid, hashLength)
 	}
+	if !t.IdentityExpires.IsZero() && t.Role != cluster.Admin {
+		return fmt.Errorf("token %q: identity_expires %w: it is for the role admin", t.ID, ErrInvalid)
+	}
 	return nil
 }
 

@@ -23,6 +23,7 @@ const (
 	KindKey        ObjectKind = "key"
 	KindToken      ObjectKind = "token"
 	KindRemoved    ObjectKind = "removed"
+	KindOperator   ObjectKind = "operator"
 )
 
 // State is a cluster's replicated state. The zero value is that of a cluster that
@@ -50,6 +51,7 @@ type State struct {
 	Keys        table[cluster.Key]        `json:"keys"`
 	Tokens      table[cluster.Token]      `json:"tokens"`
 	Removed     table[cluster.Removed]    `json:"removed"`
+	Operators   table[cluster.Operator]   `json:"operators,omitempty"`
 
 	// Gone are the deletions since Floor, oldest first. Changes before Floor are forgotten.
 	Gone  []Object `json:"gone,omitempty"`
@@ -88,6 +90,7 @@ func (s *State) kinds() []struct {
 	}{
 		{KindCluster, s.Clusters}, {KindRemoved, s.Removed}, {KindNode, s.Nodes}, {KindReplica, s.Replicas},
 		{KindDeployment, s.Deployments}, {KindTable, s.Tables}, {KindKey, s.Keys}, {KindToken, s.Tokens},
+		{KindOperator, s.Operators},
 	}
 }
 
@@ -101,6 +104,7 @@ func (s *State) Deployment(name string) (cluster.Deployment, bool) { return s.De
 func (s *State) Table(deployment string) (cluster.Table, bool)     { return s.Tables.get(deployment) }
 func (s *State) Key(id string) (cluster.Key, bool)                 { return s.Keys.get(id) }
 func (s *State) Token(id string) (cluster.Token, bool)             { return s.Tokens.get(id) }
+func (s *State) Operator(name string) (cluster.Operator, bool)     { return s.Operators.get(name) }
 
 // AllNodes and its like yield the objects of a kind in the order of their names.
 func (s *State) AllNodes() iter.Seq2[string, cluster.Node]             { return s.Nodes.all() }
@@ -109,6 +113,7 @@ func (s *State) AllDeployments() iter.Seq2[string, cluster.Deployment] { return 
 func (s *State) AllTables() iter.Seq2[string, cluster.Table]           { return s.Tables.all() }
 func (s *State) AllKeys() iter.Seq2[string, cluster.Key]               { return s.Keys.all() }
 func (s *State) AllTokens() iter.Seq2[string, cluster.Token]           { return s.Tokens.all() }
+func (s *State) AllOperators() iter.Seq2[string, cluster.Operator]     { return s.Operators.all() }
 func (s *State) AllRemoved() iter.Seq2[string, cluster.Removed]        { return s.Removed.all() }
 
 // IsRemoved says that a node was removed: its certificates are refused.
@@ -144,11 +149,11 @@ func (s *State) Serving(r *cluster.Replica) bool {
 	return ok && n.Serves() && !r.Draining && r.Phase == cluster.Ready
 }
 
-// Visible says whether nodes of a role may see objects of a kind. Hashes of tokens
-// stay with the control nodes; workers have no business with keys.
+// Visible says whether nodes of a role may see objects of a kind. Hashes of tokens, and
+// who the operators are, stay with the control nodes and operators; workers have no business with keys.
 func Visible(role cluster.Role, kind ObjectKind) bool {
 	switch kind {
-	case KindToken:
+	case KindToken, KindOperator:
 		return role == cluster.Control || role == cluster.Admin
 	case KindKey:
 		return role != cluster.Worker
@@ -229,6 +234,8 @@ func (s *State) set(t erased) {
 		s.Tokens = t
 	case table[cluster.Removed]:
 		s.Removed = t
+	case table[cluster.Operator]:
+		s.Operators = t
 	}
 }
 

@@ -84,8 +84,18 @@ func (a *Authority) PEM() (certificate, key []byte, err error) {
 	return encodeCertificate(a.Certificate.Raw), key, err
 }
 
-// Issue signs a node's request (DER) for a name, whatever the request says of names.
+// Issue signs a node's request (DER) for a name, whatever the request says of names, for
+// NodeLife.
 func (a *Authority) Issue(request []byte, name Name, now time.Time) ([]byte, error) {
+	return a.IssueUntil(request, name, now, now.Add(NodeLife))
+}
+
+// IssueUntil signs a request as Issue does, for a certificate that ends at a time, which
+// is to come and at most NodeLife away.
+func (a *Authority) IssueUntil(request []byte, name Name, now, until time.Time) ([]byte, error) {
+	if !until.After(now) || until.After(now.Add(NodeLife)) {
+		return nil, fmt.Errorf("%w: the certificate would end at %s", ErrSigningRequest, until.UTC().Format(time.RFC3339))
+	}
 	if !name.valid() {
 		return nil, fmt.Errorf("%w: the name %q cannot be used", ErrSigningRequest, name)
 	}
@@ -105,7 +115,7 @@ func (a *Authority) Issue(request []byte, name Name, now time.Time) ([]byte, err
 	}
 	template := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: name.Node}, URIs: []*url.URL{name.URI()},
-		NotBefore: now.Add(-backdated), NotAfter: now.Add(NodeLife),
+		NotBefore: now.Add(-backdated), NotAfter: until,
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}

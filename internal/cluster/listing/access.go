@@ -1,6 +1,7 @@
 package listing
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -94,6 +95,77 @@ func (f *Facts) until(t time.Time) string {
 		return "in " + span(d)
 	}
 	return f.ago(t) + " ago"
+}
+
+// Operator is an operator's identity.
+type Operator struct {
+	Name string `json:"name"`
+	// State is valid, revoked or expired; unused identities are those whose certificate
+	// has ended and was not renewed, so that they must be made anew.
+	State   string    `json:"state"`
+	Created time.Time `json:"created"`
+	// Expires is when the identity ends, Until its certificate.
+	Expires *time.Time `json:"expires,omitempty"`
+	Until   time.Time  `json:"certificate_until"`
+	Token   string     `json:"token,omitempty"`
+}
+
+// unused is the state of an operator whose certificate has ended.
+const unused = "unused"
+
+func (f *Facts) operatorOf(o *cluster.Operator) Operator {
+	out := Operator{Name: o.Name, State: valid, Created: o.Created, Until: o.Until, Token: o.Token}
+	if !o.Expires.IsZero() {
+		out.Expires = &o.Expires
+	}
+	switch {
+	case f.State.IsRemoved(o.Name):
+		out.State = revoked
+	case out.Expires != nil && f.Now.After(*out.Expires):
+		out.State = expired
+	case f.Now.After(o.Until):
+		out.State = unused
+	}
+	return out
+}
+
+// operators are the identities that were noted, and those that were revoked without that.
+func (f *Facts) operators() Table {
+	var list []Operator
+	for _, o := range f.State.AllOperators() {
+		list = append(list, f.operatorOf(&o))
+	}
+	for name, r := range f.State.AllRemoved() {
+		if _, noted := f.State.Operator(name); !noted && r.Role == cluster.Admin {
+			list = append(list, Operator{Name: name, State: revoked})
+		}
+	}
+	slices.SortFunc(list, func(a, b Operator) int { return strings.Compare(a.Name, b.Name) })
+	ago := func(t time.Time) string {
+		if t.IsZero() {
+			return "-"
+		}
+		return f.ago(t)
+	}
+	type c = column[Operator]
+	return table(Operators, list, []c{
+		{title: "NAME", text: func(o *Operator) string { return o.Name }},
+		{title: "STATE", text: func(o *Operator) string { return o.State }},
+		{title: "AGE", live: true, text: func(o *Operator) string { return ago(o.Created) }},
+		{title: "EXPIRES", live: true, text: func(o *Operator) string {
+			if o.Expires == nil {
+				return "never"
+			}
+			return f.until(*o.Expires)
+		}},
+		{title: "CERTIFICATE", live: true, text: func(o *Operator) string {
+			if o.Until.IsZero() {
+				return "-"
+			}
+			return f.until(o.Until)
+		}},
+		{title: "TOKEN", wide: true, text: func(o *Operator) string { return dash(o.Token) }},
+	})
 }
 
 // Token is a join token as operators see it: without its hash.

@@ -55,6 +55,11 @@ func (f *Facts) Describe(kind Kind, name string) (*Description, error) {
 	case Key:
 		d.Events = append(d.Events, Event{o.Created, "created"})
 		d.ends(f.Now, o.Expires)
+	case Operator:
+		if !o.Created.IsZero() {
+			d.Events = append(d.Events, Event{o.Created, "created"})
+		}
+		d.ends(f.Now, o.Expires)
 	case Token:
 		d.Events = append(d.Events, Event{o.Created, "created"})
 		d.ends(f.Now, &o.Expires)

@@ -94,6 +94,12 @@ func world(t *testing.T) *Facts {
 	w.do(cluster.KindRevokeKey, cluster.Name{Name: "efgh"})
 	w.do(cluster.KindPutToken, cluster.Token{ID: "t1", Role: cluster.Worker, Hash: mac, Created: w.now, Expires: w.now.Add(time.Hour), Uses: 3, Comment: "for the lab"})
 	w.do(cluster.KindPutToken, cluster.Token{ID: "t2", Role: cluster.Gateway, Hash: mac, Created: w.now, Expires: w.now.Add(time.Second), Uses: 1})
+	w.do(cluster.KindNoteOperator, cluster.Operator{Name: "alice", Until: w.now.Add(48 * time.Hour), Expires: w.now.Add(72 * time.Hour)})
+	w.do(cluster.KindNoteOperator, cluster.Operator{Name: "bob", Until: w.now.Add(time.Hour)})
+	w.do(cluster.KindNoteOperator, cluster.Operator{Name: "carl", Until: w.now.Add(time.Second)})
+	w.do(cluster.KindNoteOperator, cluster.Operator{Name: "dan", Until: w.now.Add(time.Second), Expires: w.now.Add(time.Second)})
+	w.do(cluster.KindRemoveNode, cluster.RemoveNode{Name: "bob", Role: cluster.Admin})
+	w.do(cluster.KindRemoveNode, cluster.RemoveNode{Name: "eve", Role: cluster.Admin})
 	return &Facts{State: w.s, Now: w.now.Add(5 * time.Minute), Loads: map[string]cluster.NodeLoad{
 		"c1": {Age: 120 * time.Millisecond},
 		"w1": {Age: 300 * time.Millisecond, Beat: cluster.Beat{Node: "w1", Loads: map[string]cluster.Load{"tiny-s-w1": {Live: 3, Waiting: 1, KV: 0.25}}}},

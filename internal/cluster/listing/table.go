@@ -24,11 +24,12 @@ const (
 	Thresholds  Kind = "thresholds"
 	Keys        Kind = "keys"
 	Tokens      Kind = "tokens"
+	Operators   Kind = "operators"
 )
 
 // Kinds lists the kinds.
 func Kinds() []Kind {
-	return []Kind{Nodes, Workers, Gateways, Deployments, Placements, Thresholds, Keys, Tokens}
+	return []Kind{Nodes, Workers, Gateways, Deployments, Placements, Thresholds, Keys, Tokens, Operators}
 }
 
 var (
@@ -182,6 +183,8 @@ func (f *Facts) List(kind Kind, name string) (Table, error) {
 		t = f.keys()
 	case Tokens:
 		t = f.tokens()
+	case Operators:
+		t = f.operators()
 	default:
 		return t, fmt.Errorf("%q: %w; there are %v", kind, ErrKind, Kinds())
 	}

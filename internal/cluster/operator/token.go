@@ -17,6 +17,9 @@ type TokenRequest struct {
 	Life    time.Duration
 	Uses    int
 	Comment string
+	// IdentityExpires is when the identities end that a token of the role admin admits;
+	// zero for never.
+	IdentityExpires time.Time
 }
 
 // Token makes a join token for a cluster, and what the cluster is to keep of it. It
@@ -37,6 +40,7 @@ func (r *TokenRequest) Token(s *state.State, now time.Time) (identity.JoinToken,
 	now = now.UTC().Truncate(time.Second)
 	return token, cluster.Token{
 		ID: token.ID, Role: r.Role, Hash: token.Hash(), Created: now, Expires: now.Add(r.Life), Uses: r.Uses, Comment: r.Comment,
+		IdentityExpires: r.IdentityExpires,
 	}, nil
 }
 
