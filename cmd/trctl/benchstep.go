@@ -45,6 +45,7 @@ type benchStepCmd struct {
 	Reproducible bool    `help:"Results that do not depend on the batch, to the last bit."`
 	Eager        bool    `help:"Launch each kernel on its own, without CUDA graphs."`
 	NoOverlap    bool    `name:"no-overlap" help:"Start no kernel before the one before it has ended."`
+	HeadStart    int     `name:"head-start" placeholder:"LAYERS" help:"Layers of a step's first graph; the others are launched while they run (1 of a large model, all of a small one)."`
 	Products     string  `enum:"auto,library,own,band,slim" default:"auto" help:"Matrix products: ${enum}."`
 	Phases       bool    `negatable:"" default:"true" help:"Time the parts of a step."`
 
@@ -128,7 +129,7 @@ func (c *benchStepCmd) mode() string {
 	out := []string{"products " + c.Products}
 	for name, on := range map[string]bool{
 		"ahead": c.Ahead, "reproducible": c.Reproducible, "eager": c.Eager, "no overlap": c.NoOverlap,
-		fmt.Sprintf("temperature %g", c.Temperature): c.Temperature > 0, fmt.Sprintf("top-p %g", c.TopP): c.TopP > 0,
+		fmt.Sprintf("head start %d", c.HeadStart): c.HeadStart > 0, fmt.Sprintf("temperature %g", c.Temperature): c.Temperature > 0, fmt.Sprintf("top-p %g", c.TopP): c.TopP > 0,
 		fmt.Sprintf("top-k %d", c.TopK): c.TopK > 0, fmt.Sprintf("min-p %g", c.MinP): c.MinP > 0,
 	} {
 		if on {
@@ -262,7 +263,7 @@ func (c *benchStepCmd) onGPU(ctx context.Context, m *stepModel, rows, tokens, po
 	}
 	e, err := cudaexec.New(ctx, cudaexec.Config{
 		Vocab: m.vocab, MaxSlots: rows, MaxTokens: tokens, MaxContext: positions, Depth: depth, Reproducible: c.Reproducible,
-		Eager: c.Eager, NoOverlap: c.NoOverlap, Products: products[c.Products],
+		HeadStart: c.HeadStart, Eager: c.Eager, NoOverlap: c.NoOverlap, Products: products[c.Products],
 	}, device, source)
 	if err != nil {
 		return nil, nil, errors.Join(err, device.Close())

@@ -32,7 +32,7 @@ func (e *Executor) fits(b *step.Batch) error {
 		samples += sampled + len(r.Given)
 		adjusted += sampled * mixSize(r.Mix)
 		if sl := &e.slots[r.Slot]; sampled > 0 && sl.cfg.Sampling.Adjusts() {
-			adjusted += sampled * adjusts(&sl.cfg.Sampling, min(len(sl.past.counts)+len(r.Prefix)+len(r.Tokens), e.cfg.Vocab))
+			adjusted += sampled * adjusts(&sl.cfg.Sampling, min(len(sl.past.tallies)+len(r.Prefix)+len(r.Tokens), e.cfg.Vocab))
 		}
 		if adjusted > e.desc.adjusts {
 			return fmt.Errorf("row %d: adjusted logits: expected at most %d in a step, found up to %d", i, e.desc.adjusts, adjusted)

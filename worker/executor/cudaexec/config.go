@@ -33,6 +33,9 @@ type Config struct {
 	// Depth is the number of steps in flight at a time [1]. With 2 the next step can be launched before the results of one are
 	// known (step.Row.Continue).
 	Depth int
+	// HeadStart is how many layers the first of a step's graphs has; the others are launched while they run [1 of a large
+	// model, all of a small one]. Results are the same to the last bit.
+	HeadStart int
 	// Eager launches each kernel of a step on its own instead of replaying CUDA graphs, and NoOverlap keeps a kernel from
 	// starting while the one before it ends. Both are for comparisons; results are the same to the last bit.
 	Eager, NoOverlap bool
@@ -128,6 +131,9 @@ func (c Config) withDefaults(m *model.Config, name string) (Config, error) {
 	}
 	if err := checkNets(c.Nets, m, c.Vocab); err != nil {
 		return c, err
+	}
+	if c.HeadStart < 0 {
+		return c, fmt.Errorf("%w: HeadStart: expected at least 0, found %d", ErrConfig, c.HeadStart)
 	}
 	if c.Products < ProductsAuto || c.Products > ProductsSlim {
 		return c, fmt.Errorf("%w: Products: %d", ErrConfig, c.Products)

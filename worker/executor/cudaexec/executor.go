@@ -71,12 +71,14 @@ type Executor struct {
 	slots  []slot
 	ticket executor.Ticket
 	adjust adjuster
+	logV   float32 // ln of the real vocabulary size
 	failed error
 	down   bool
 
 	// flights are used in turn; inFlight of them, up to the last one launched, are in flight.
 	flights   []flight
 	inFlight  int
+	begun     time.Time        // when the device could begin the last step launched, zero if that is not known
 	idleSince time.Time        // when the last step waited for was done
 	waits     [2]time.Duration // how long the last two calls of Wait took
 
@@ -286,6 +288,7 @@ func (e *Executor) start() {
 	if c.Depth > 1 {
 		e.info.Features |= step.FContinue
 	}
+	e.logV = float32(math.Log(float64(c.Vocab)))
 	e.seqs = slots.New(e.info, slots.Limits{Patches: e.desc.layout.maxPatches, Top: kernels.MaxTop})
 	e.slots = make([]slot, c.MaxSlots)
 	e.sleep, e.woke = make(chan *driver.Event, 1), make(chan error, 1)
@@ -424,6 +427,3 @@ func (e *Executor) Shutdown() error {
 	e.sleeper.Wait()
 	return e.release()
 }
-
-// logV is ln of the real vocabulary size.
-func (e *Executor) logV() float32 { return float32(math.Log(float64(e.cfg.Vocab))) }

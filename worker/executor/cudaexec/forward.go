@@ -44,8 +44,13 @@ func (e *Executor) enqueue(f *flight) *StepError {
 	tokens, samples := int(f.entry.head.Tokens), len(f.picks)
 	q := queue{e: e, tokens: tokens, form: e.attn.Form, items: len(e.attn.Items), block: e.cfg.BlockEachOp || e.steps.Load() < uint64(e.cfg.BlockSteps)}
 	q.poison()
+	e.begun = time.Time{}
 	if g := e.graphs.body(q.form, tokens); g != nil && !q.block {
-		q.op("", -1, g.Launch(e.stream)) // of all, which one has failed is not known
+		q.op("", -1, g.first.Launch(e.stream)) // of all, which one has failed is not known
+		e.begun = time.Now()
+		if g.rest != nil && q.err == nil {
+			q.op("", -1, g.rest.Launch(e.stream))
+		}
 		e.replays.Add(1)
 	} else {
 		q.body()
@@ -128,6 +133,12 @@ func (q *queue) poison() {
 
 // body enqueues everything up to the last layer's output.
 func (q *queue) body() {
+	q.begin()
+	q.layers(0, len(q.e.w.layers))
+}
+
+// begin enqueues what comes before the layers.
+func (q *queue) begin() {
 	e, l := q.e, &q.e.desc.layout
 	if q.only == 0 {
 		q.op("prep", -1, e.launch.Prep(e.stream, &kernels.PrepParams{
@@ -142,11 +153,12 @@ func (q *queue) body() {
 			Head: e.head(), Table: ptr(e.w.embed), IDs: e.at(l.ids), X: ptr(e.b.x),
 		}, q.tokens))
 	}
-	for i := range e.w.layers {
-		if q.err != nil {
-			return
-		}
-		q.attention(i, l)
+}
+
+// layers enqueues the layers [from, to).
+func (q *queue) layers(from, to int) {
+	for i := from; i < to && q.err == nil; i++ {
+		q.attention(i, &q.e.desc.layout)
 		q.feedForward(i)
 	}
 }

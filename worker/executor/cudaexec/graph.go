@@ -9,20 +9,36 @@ import (
 	"github.com/tokenrouter/tokenrouter/cuda/kernels"
 )
 
-// graphs are a step's kernels, captured once and replayed with one call. The layers have one graph for each of bodySizes and
+// graphs are a step's kernels, captured once and replayed with a few calls. The layers have a body for each of bodySizes and
 // variant of attention, the head one for each of headSizes and kinds. A step takes the smallest that hold it: kernels read
 // the real counts on the device, and blocks beyond them do nothing. Addresses and grids are fixed; all that changes from
 // step to step is in the descriptor.
 type graphs struct {
-	bodies [kernels.AttnForms][len(bodySizes)]*driver.GraphExec // nil where no step is
-	heads  [headKinds][len(headSizes)]*driver.GraphExec         // nil where no step is of the kind
+	bodies [kernels.AttnForms][len(bodySizes)]*body     // nil where no step is
+	heads  [headKinds][len(headSizes)]*driver.GraphExec // nil where no step is of the kind
 	// nodes counts their kernels, bytes is the device memory that they took.
 	nodes int
 	bytes int64
 }
 
-// body returns the graph for a variant of attention and a number of tokens, or nil.
-func (g *graphs) body(form kernels.AttnForm, tokens int) *driver.GraphExec {
+// body is all layers, in one graph or in two: the device works on the first layers while the host launches the others.
+type body struct{ first, rest *driver.GraphExec }
+
+// headStart is how many layers the first graph of a body has. Launching a graph takes the host a third of a microsecond a
+// kernel, in which the device has nothing to do; of a large model one layer takes longer than that. Of a small one it does
+// not, and the border between two graphs, over which no kernel begins early, costs as much as it saves.
+func (e *Executor) headStart() int {
+	switch {
+	case e.cfg.HeadStart > 0:
+		return min(e.cfg.HeadStart, e.model.Layers)
+	case e.inOrder():
+		return 1
+	}
+	return e.model.Layers
+}
+
+// body returns the graphs for a variant of attention and a number of tokens, or nil.
+func (g *graphs) body(form kernels.AttnForm, tokens int) *body {
 	for i, size := range bodySizes {
 		if tokens <= size {
 			return g.bodies[form][i]
@@ -53,8 +69,11 @@ func (g *graphs) close() error {
 		}
 	}
 	for _, form := range g.bodies {
-		for _, x := range form {
-			end(x)
+		for _, b := range form {
+			if b != nil {
+				end(b.first)
+				end(b.rest)
+			}
 		}
 	}
 	for _, kind := range g.heads {
@@ -86,11 +105,8 @@ func (e *Executor) capture(ctx context.Context) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			var err error
-			if e.graphs.bodies[form][i], err = e.record(func(q *queue) {
-				q.tokens, q.form, q.items = size, form, e.attentionBlocks(form)
-				q.body()
-			}); err != nil {
+			e.graphs.bodies[form][i] = new(body)
+			if err := e.captureBody(e.graphs.bodies[form][i], form, size); err != nil {
 				return fmt.Errorf("graph of %d tokens: %w", size, err)
 			}
 		}
@@ -111,6 +127,24 @@ func (e *Executor) capture(ctx context.Context) error {
 		}
 	}
 	return e.stream.Synchronize()
+}
+
+// captureBody records the layers for a number of tokens.
+func (e *Executor) captureBody(b *body, form kernels.AttnForm, size int) (err error) {
+	layers, start := len(e.w.layers), e.headStart()
+	sized := func(q *queue) { q.tokens, q.form, q.items = size, form, e.attentionBlocks(form) }
+	if b.first, err = e.record(func(q *queue) {
+		sized(q)
+		q.begin()
+		q.layers(0, start)
+	}); err != nil || start == layers {
+		return err
+	}
+	b.rest, err = e.record(func(q *queue) {
+		sized(q)
+		q.layers(start, layers)
+	})
+	return err
 }
 
 // record captures what f enqueues. Products run once before, on a step of no tokens, because libraries load their kernels

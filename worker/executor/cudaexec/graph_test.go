@@ -66,7 +66,7 @@ func TestGraphsAreEager(t *testing.T) {
 		{"auto", false, func(*Config) {}},
 		{"reproducible", false, func(c *Config) { c.Reproducible = true }},
 		{"library", false, func(c *Config) { c.Products = ProductsLibrary }},
-		{"depth 2", false, func(c *Config) { c.Depth = 2 }},
+		{"depth 2, two graphs", false, func(c *Config) { c.Depth, c.HeadStart = 2, 1 }},
 		{"in order", true, func(*Config) {}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -9,36 +9,44 @@ import (
 )
 
 // tally is how often an id stands in a sequence.
-type tally struct{ total, answer int32 }
+type tally struct{ id, total, answer int32 }
 
 // history counts the ids of a sequence for penalties. It follows the sequence up and down: what is cut leaves no trace.
 type history struct {
 	promptLen int
 	ids       []int32 // of positions [0, len)
-	counts    map[int32]tally
+	// tallies has one for each different id, in any order: a step copies them all, which took a hundred times as long from a map.
+	tallies []tally
+	at      map[int32]int32 // id to index in tallies
 }
 
 // reset makes the sequence empty.
 func (h *history) reset(promptLen int) {
-	h.promptLen, h.ids = promptLen, h.ids[:0]
-	if h.counts == nil {
-		h.counts = map[int32]tally{}
+	h.promptLen, h.ids, h.tallies = promptLen, h.ids[:0], h.tallies[:0]
+	if h.at == nil {
+		h.at = map[int32]int32{}
 	}
-	clear(h.counts)
+	clear(h.at)
 }
 
-// one is what an id at a position adds.
-func (h *history) one(position int) tally {
+// answer is what an id at a position adds to those of the answer.
+func (h *history) answer(position int) int32 {
 	if position >= h.promptLen {
-		return tally{1, 1}
+		return 1
 	}
-	return tally{1, 0}
+	return 0
 }
 
 func (h *history) push(ids ...int32) {
 	for _, id := range ids {
-		t, o := h.counts[id], h.one(len(h.ids))
-		h.counts[id] = tally{t.total + o.total, t.answer + o.answer}
+		i, ok := h.at[id]
+		if !ok {
+			i = int32(len(h.tallies))
+			h.at[id] = i
+			h.tallies = append(h.tallies, tally{id: id})
+		}
+		h.tallies[i].total++
+		h.tallies[i].answer += h.answer(len(h.ids))
 		h.ids = append(h.ids, id)
 	}
 }
@@ -46,12 +54,17 @@ func (h *history) push(ids ...int32) {
 // cut drops the ids from a position on.
 func (h *history) cut(length int) {
 	for n := len(h.ids) - 1; n >= length; n-- {
-		id, o := h.ids[n], h.one(n)
-		t := h.counts[id]
-		if t = (tally{t.total - o.total, t.answer - o.answer}); t.total == 0 {
-			delete(h.counts, id)
-		} else {
-			h.counts[id] = t
+		id := h.ids[n]
+		i := h.at[id]
+		t := &h.tallies[i]
+		t.total--
+		t.answer -= h.answer(n)
+		if t.total == 0 { // the last one takes its place
+			last := len(h.tallies) - 1
+			*t = h.tallies[last]
+			h.at[t.id] = i
+			h.tallies = h.tallies[:last]
+			delete(h.at, id)
 		}
 		h.ids = h.ids[:n]
 	}
@@ -80,10 +93,11 @@ func mixSize(m *step.Mixture) int {
 
 // adjuster merges what applies to each id into one entry, so that the device may work on all of them at once.
 type adjuster struct {
-	at map[int32]int // id to index in list
 	// list is a part of the mapped array; only entries [0, n) are written. Reading it back is fine, it is cached memory.
 	list []kernels.Adjust
 	n    int
+	seen *history        // whose tallies the list begins with, in their order; nil for none
+	at   map[int32]int32 // other ids to index in list
 }
 
 // entry returns the entry of an id that the model has, else nil.
@@ -91,9 +105,14 @@ func (a *adjuster) entry(id int32, vocab int) *kernels.Adjust {
 	if id < 0 || int(id) >= vocab {
 		return nil
 	}
+	if a.seen != nil {
+		if i, ok := a.seen.at[id]; ok {
+			return &a.list[i]
+		}
+	}
 	i, ok := a.at[id]
 	if !ok {
-		i = a.n
+		i = int32(a.n)
 		a.at[id] = i
 		a.list[i] = kernels.Adjust{ID: id}
 		a.n++
@@ -104,10 +123,10 @@ func (a *adjuster) entry(id int32, vocab int) *kernels.Adjust {
 // start begins a list.
 func (a *adjuster) start(list []kernels.Adjust) {
 	if a.at == nil {
-		a.at = map[int32]int{}
+		a.at = map[int32]int32{}
 	}
 	clear(a.at)
-	a.list, a.n = list, 0
+	a.list, a.n, a.seen = list, 0, nil
 }
 
 // mix writes what a mixture adds to the probabilities of its ids into list, which is long enough (see mixSize). It returns the
@@ -132,11 +151,10 @@ func (a *adjuster) mix(list []kernels.Adjust, m *step.Mixture, vocab int) int {
 func (a *adjuster) fill(list []kernels.Adjust, p *sampling.Params, h *history, promptLen, position, vocab int) int {
 	a.start(list)
 	if p.Penalizes() {
-		for id, t := range h.counts {
-			if e := a.entry(id, vocab); e != nil {
-				e.Kind, e.N = kernels.AdjustSeen, t.answer
-			}
+		for i, t := range h.tallies { // ids that were fed, so the model has them
+			list[i] = kernels.Adjust{ID: t.id, Kind: kernels.AdjustSeen, N: t.answer}
 		}
+		a.seen, a.n = h, len(h.tallies)
 	}
 	for _, b := range p.LogitBias {
 		if e := a.entry(b.ID, vocab); e != nil {

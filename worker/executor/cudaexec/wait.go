@@ -57,6 +57,10 @@ func (e *Executor) Wait(ctx context.Context, t executor.Ticket, r *step.Result) 
 // Seen is when Wait last saw that a step was done. Its results were copied after that.
 func (e *Executor) Seen() time.Time { return e.idleSince }
 
+// Begun is when the device could begin the last step launched: the first of its graphs was enqueued. It is zero for a step
+// without graphs.
+func (e *Executor) Begun() time.Time { return e.begun }
+
 // later returns the later of two times.
 func later(a, b time.Time) time.Time {
 	if b.After(a) {
@@ -141,7 +145,7 @@ func (e *Executor) report(f *flight, r *step.Result) {
 		}
 		o.Token, o.Margin, o.Score = s.Token, s.Margin, s.Score
 		if row.Want&step.FEntropy != 0 {
-			o.Entropy, o.LogV = s.Entropy, e.logV()
+			o.Entropy, o.LogV = s.Entropy, e.logV
 		}
 		if row.Logprobs >= 0 {
 			o.Logprob = s.Logprob

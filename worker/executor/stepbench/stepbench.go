@@ -48,8 +48,8 @@ type Line struct {
 	Slowest float64 `json:"slowest_ms"`
 	Launch  float64 `json:"launch_ms"`
 	// Gap and GapP99 are the host's time between two steps that the device has to wait for, median and 99th percentile, in
-	// microseconds: from the moment that the results of one were seen to be there until the next was launched, 0 when that was
-	// before. Making the next batch is in it. They are 0 for prefills, and where nothing was seen twice in a row.
+	// microseconds: from the moment that the results of one were seen to be there until the device could begin the next, 0
+	// when that was before. Making the next batch is in it. They are 0 for prefills, and where nothing was seen twice in a row.
 	Gap    float64 `json:"host_gap_us"`
 	GapP99 float64 `json:"host_gap_p99_us"`
 	Floor  float64 `json:"floor_ms"`
@@ -279,6 +279,15 @@ func (b *bench) seen() time.Time {
 	return time.Now()
 }
 
+// begun is when the device could begin the step that was launched just now: for an executor that cannot tell, when it
+// was launched.
+func (b *bench) begun(launched time.Time) time.Time {
+	if e, ok := b.e.(interface{ Begun() time.Time }); ok && !e.Begun().IsZero() {
+		return e.Begun()
+	}
+	return launched
+}
+
 // gap notes how long after the results of a step the next one was launched.
 func (b *bench) gap(seen, launched time.Time) { b.gaps = append(b.gaps, max(0, launched.Sub(seen))) }
 
@@ -301,7 +310,7 @@ func (b *bench) steps(ctx context.Context, s Shape, warm, rounds int, note func(
 		}
 		if i >= warm {
 			note(time.Since(start), launch)
-			b.gap(seen, start.Add(launch))
+			b.gap(seen, b.begun(start.Add(launch)))
 		}
 		seen = b.seen()
 	}
@@ -334,7 +343,7 @@ func (b *bench) ahead(ctx context.Context, s Shape, warm, rounds int, note func(
 		if err != nil {
 			return err
 		}
-		launched := time.Now()
+		launched := b.begun(time.Now())
 		if err := b.e.Wait(ctx, ticket, &b.r); err != nil {
 			return err
 		}
