@@ -2,6 +2,8 @@
 
 STATICCHECK=honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK=golang.org/x/vuln/cmd/govulncheck@v1.9.0
+# The packages that a build of the next protocol (api/protocol) differs in, or whose tests depend on it.
+VERSIONED=(./api/protocol ./api/cluster ./api/handoff ./api/generate ./control ./control/state ./worker/peer)
 NVRTCS=(nvidia-cuda-nvrtc-cu12==12.9.86 nvidia-cuda-nvrtc==13.5.37)
 
 tools() {
@@ -34,6 +36,7 @@ build() {
   GOCACHE=$cold with_nvml silent go build -tags nvml -o "$work/trctl-nvml" ./cmd/trctl
   rm -rf "$work/cold"
   CGO_ENABLED=0 silent go build -o "$work/trctl-nocgo" ./cmd/trctl
+  silent go build -tags nextprotocol -o "$work/trctl-next" ./cmd/trctl
   local binary
   for binary in trctl trctl-nvml trctl-nocgo; do
     "$work/$binary" version
@@ -46,22 +49,24 @@ build() {
 with_nvml() { CGO_CFLAGS="-g -O2 -Wno-deprecated-declarations" "$@"; }
 
 format() {
-  local unformatted
+  local unformatted script
   unformatted=$(git ls-files '*.go' | xargs gofmt -l)
   [ -z "$unformatted" ] || { echo "not formatted:"; echo "$unformatted"; return 1; }
-  bash -n .ci/run .ci/full .ci/stage.sh .ci/stages.sh examples/curl.sh test/cluster/run.sh test/cluster/machines.sh
+  for script in .ci/run .ci/full .ci/stage.sh .ci/stages.sh examples/curl.sh test/cluster/*.sh; do bash -n "$script"; done
 }
 
 vet() {
   go vet ./...
   CGO_ENABLED=0 go vet ./cuda/... ./internal/doctor # the rest has no cgo
   with_nvml go vet -tags nvml ./cuda/inventory ./internal/doctor
+  go vet -tags nextprotocol "${VERSIONED[@]}"
   (cd test/sdk/go && go vet ./...)
 }
 
 static_check() {
   go run "$STATICCHECK" ./...
   with_nvml go run "$STATICCHECK" -tags nvml ./cuda/inventory ./internal/doctor
+  go run "$STATICCHECK" -tags nextprotocol "${VERSIONED[@]}"
 }
 
 # The database of govulncheck may be out of reach; everything else is a finding.
@@ -89,6 +94,7 @@ tests() {
   # shellcheck disable=SC2086
   go test -shuffle=on $long
   with_nvml go test -tags nvml -shuffle=on ./cuda/inventory ./internal/doctor
+  go test -tags nextprotocol -shuffle=on "${VERSIONED[@]}"
 }
 
 # Every kernel compiles for both architectures with the compilers of both CUDA
@@ -120,10 +126,14 @@ node_clients() {
 go_clients() { (cd test/sdk/go && go test -count=1 ./...); }
 
 # README's cluster section on three machines, with everything killed, drained and
-# restarted; at most four minutes.
+# restarted; then upgraded to another build and back. Four minutes at most for both.
 cluster() {
+  local end=$((SECONDS + 240)) script
   need ip iproute2
-  TRCTL=$work/trctl PYTHON=$work/python/bin/python timeout --kill-after=20 240 test/cluster/run.sh
+  for script in run upgrade; do
+    TRCTL=$work/trctl TRCTL_NEXT=$work/trctl-next PYTHON=$work/python/bin/python \
+      timeout --kill-after=20 $((end - SECONDS)) "test/cluster/$script.sh"
+  done
 }
 
 # evaluate MODELS/POLICY FLAG…: prints the report; trctl ends with 4 when a bound does not hold.

@@ -5,16 +5,17 @@ import (
 	"slices"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/api/protocol"
 	"github.com/tokenrouter/tokenrouter/control/client"
 	"github.com/tokenrouter/tokenrouter/internal/identity"
 )
 
 // operatorKinds are the commands that operators give.
 func operatorKinds() []cluster.Kind {
-	return []cluster.Kind{
+	return append(nextOperatorKinds(),
 		cluster.KindRemoveNode, cluster.KindPutDeployment, cluster.KindDeleteDeployment, cluster.KindPutKey,
 		cluster.KindRevokeKey, cluster.KindPutToken, cluster.KindRevokeToken, cluster.KindSetCAs,
-	}
+	)
 }
 
 // authorise says whether a peer may give a command:
@@ -24,11 +25,15 @@ func operatorKinds() []cluster.Kind {
 //     itself finds out: nodes, losses, placements, uses of tokens;
 //   - workers and gateways speak for themselves: their start, their drain, and the
 //     reports of workers.
+//
+// What this build cannot read is nobody's to give: the error is then ErrVersion.
 func authorise(peer identity.Name, c *cluster.Command) error {
 	refused := fmt.Errorf("%w: %s %s may not give %s", client.ErrForbidden, peer.Role, peer.Node, c.Kind)
 	switch {
 	case peer.Role == cluster.Control:
 		return nil
+	case !protocol.Cluster().Has(c.V):
+		return fmt.Errorf("%w: command %.64s has version %d; this control node speaks %s; upgrade those that are older", client.ErrVersion, c.Kind, c.V, protocol.Cluster())
 	case peer.Role == cluster.Admin && slices.Contains(operatorKinds(), c.Kind):
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/api/protocol"
 	"github.com/tokenrouter/tokenrouter/control/client"
 	"github.com/tokenrouter/tokenrouter/control/state"
+	"github.com/tokenrouter/tokenrouter/internal/identity"
 )
 
 // spoken is a state with control nodes c1, c2, … that speak these versions, which
@@ -121,5 +122,24 @@ func TestFits(t *testing.T) {
 				t.Errorf("error %v, want %q", err, c.says)
 			}
 		})
+	}
+}
+
+// What this build cannot read is refused for its version, not for who gives it.
+func TestAuthoriseVersion(t *testing.T) {
+	t.Parallel()
+	for _, v := range []int{-1, 0, cluster.Protocol + 1, 1 << 40} {
+		for role, want := range map[cluster.Role]error{
+			cluster.Admin: client.ErrVersion, cluster.Worker: client.ErrVersion, cluster.Gateway: client.ErrVersion, cluster.Control: nil,
+		} {
+			err := authorise(identity.Name{Cluster: "c", Role: role, Node: "x"}, &cluster.Command{V: v, Kind: "dance"})
+			if !errors.Is(err, want) {
+				t.Errorf("a %s with version %d: %v, want %v", role, v, err, want)
+			}
+		}
+	}
+	err := authorise(identity.Name{Cluster: "c", Role: cluster.Admin, Node: "x"}, &cluster.Command{V: 1, Kind: "dance"})
+	if !errors.Is(err, client.ErrForbidden) {
+		t.Errorf("an unknown kind of a known version: %v", err)
 	}
 }

@@ -7,6 +7,7 @@ disturb reads commands on standard input, one a line, and answers each with a li
 JSON on standard output:
 
     kill NAME PID   SIGKILL, once enough streams are being written
+    term NAME PID   SIGTERM then
     finish N        waits until N more answers have ended
     stop            lets the streams end; the last line sums up
 
@@ -66,10 +67,10 @@ class Failure(Exception):
 
 
 class Kill:
-    """A kill, and the streams that were midway then with their numbers of tokens."""
+    """A signal, and the streams that were midway then with their numbers of tokens."""
 
-    def __init__(self, name: str, midway: dict[int, int]) -> None:
-        self.name, self.midway, self.at = name, midway, time.monotonic()
+    def __init__(self, name: str, number: int, midway: dict[int, int]) -> None:
+        self.name, self.number, self.midway = name, number, midway
         self.went_on = 0
 
 
@@ -160,11 +161,11 @@ class Load:
         if not self.changed.wait_for(ok, PATIENCE_S):
             raise Failure(f"waited {PATIENCE_S} s in vain for {what}")
 
-    def kill(self, name: str, pid: int) -> dict:
+    def kill(self, name: str, pid: int, number: int) -> dict:
         with self.changed:
             self.wait(lambda: len(self.midway()) >= MIDWAY, f"{MIDWAY} streams to kill {name} in")
-            os.kill(pid, signal.SIGKILL)
-            self.kills.append(Kill(name, self.midway()))
+            os.kill(pid, number)
+            self.kills.append(Kill(name, number, self.midway()))
             return {"killed": name, "midway": len(self.kills[-1].midway)}
 
     def midway(self) -> dict[int, int]:
@@ -181,8 +182,8 @@ class Load:
             self.stopping = True
 
     def void(self) -> list[str]:
-        out = [f"void: {kill.name} was killed, and no stream went on after that" for kill in self.kills if kill.went_on == 0]
-        if self.kills and not self.moved:
+        out = [f"void: {kill.name} was ended, and no stream went on after that" for kill in self.kills if kill.went_on == 0]
+        if any(kill.number == signal.SIGKILL for kill in self.kills) and not self.moved:
             out.append("void: no answer moved to another entry")
         return out
 
@@ -200,8 +201,8 @@ class Load:
 def obey(load: Load) -> None:
     for line in sys.stdin:
         command, *words = line.split()
-        if command == "kill":
-            said = load.kill(words[0], int(words[1]))
+        if command in ("kill", "term"):
+            said = load.kill(words[0], int(words[1]), signal.SIGKILL if command == "kill" else signal.SIGTERM)
         elif command == "finish":
             said = load.finish(int(words[0]))
         elif command == "stop":

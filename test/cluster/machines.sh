@@ -1,9 +1,10 @@
-# Sourced by run.sh: machines that are network namespaces, nodes that run on them, and
+# Sourced by run.sh and upgrade.sh: machines that are network namespaces, nodes that run on them, and
 # their end, whatever the reason.
 
 machines=(a b c)
 net=trctl-$$
 declare -A pids hosts commands metrics # by node
+declare -A builds                       # by node: the folder of its trctl, if it is not that on PATH
 nodes=()
 others=() # process ids besides
 work=
@@ -109,7 +110,7 @@ start() {
 
 launch() {
   local node=$1
-  TRCTL_METRICS_LISTEN=${metrics[$node]} enter "${hosts[$node]}" bash -c "exec ${commands[$node]}" >"$work/out.$node" 2>>"$work/log.$node" </dev/null &
+  PATH=${builds[$node]:+${builds[$node]}:}$PATH TRCTL_METRICS_LISTEN=${metrics[$node]} enter "${hosts[$node]}" bash -c "exec ${commands[$node]}" >"$work/out.$node" 2>>"$work/log.$node" </dev/null &
   pids[$node]=$!
 }
 

@@ -1,0 +1,8 @@
+//go:build nextprotocol
+
+package control
+
+import "github.com/tokenrouter/tokenrouter/api/cluster"
+
+// nextOperatorKinds are those of operators that only the next version has.
+func nextOperatorKinds() []cluster.Kind { return []cluster.Kind{cluster.KindAnnotate} }
