@@ -39,7 +39,7 @@ func benchmark(b *testing.B, inflight int) {
 		b.Fatal(err)
 	}
 	server, err := peer.NewServer(peer.ServerConfig{Config: peer.Config{
-		Replica: "large-0",
+		Replica: "large-0", Limits: peer.Limits{Silence: peer.SilentAfter},
 		Handler: owner{frame: func(l *peer.Link, f *handoff.Frame) {
 			g := *f
 			g.Hop++
@@ -69,7 +69,7 @@ func benchmark(b *testing.B, inflight int) {
 	left := b.N
 	out := *hop(1, 1)
 	client, err := peer.NewClient(peer.ClientConfig{
-		Config: peer.Config{Replica: "small-0", Handler: owner{
+		Config: peer.Config{Replica: "small-0", Limits: peer.Limits{Silence: peer.SilentAfter}, Handler: owner{
 			up: func(l *peer.Link) { up <- l },
 			frame: func(l *peer.Link, f *handoff.Frame) {
 				now := time.Now()
