@@ -44,6 +44,8 @@ type Node struct {
 	rates  *rates
 	tuner  *tuner.Tuner
 	tries  *tries
+	// weight is nil before the state was weighed.
+	weight atomic.Pointer[Weight]
 }
 
 // Open opens the log on disk and checks it. Call Run, or Close if there is no Run.
@@ -185,6 +187,7 @@ func (n *Node) serve(ctx context.Context, r *raft.Raft, stream *stream) error {
 		n.announce,
 		n.beat,
 		n.govern,
+		n.weigh,
 		func(ctx context.Context) error { return n.expel(ctx, stream) },
 		func(ctx context.Context) error { return n.hangups(ctx, r, stream) },
 	} {

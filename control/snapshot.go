@@ -41,31 +41,40 @@ type snapshotHeader struct {
 }
 
 func writeSnapshot(w io.Writer, s *state.State) error {
-	text, err := json.Marshal(s)
+	out, err := encodeSnapshot(s)
 	if err != nil {
-		return fmt.Errorf("encode the state: %w", err)
-	}
-	if len(text) > maxState {
-		return fmt.Errorf("%w: the state has %d bytes, at most %d are allowed", ErrSnapshot, len(text), maxState)
-	}
-	header, err := json.Marshal(snapshotHeader{snapshotVersion, sum(text)})
-	if err != nil {
-		return fmt.Errorf("encode the snapshot's header: %w", err)
-	}
-	var out bytes.Buffer
-	out.Write(append(header, '\n'))
-	z := gzip.NewWriter(&out)
-	_, err = z.Write(text)
-	if err = errors.Join(err, z.Close()); err != nil {
-		return fmt.Errorf("compress the state: %w", err)
+		return err
 	}
 	if out.Len() > maxSnapshot {
-		return fmt.Errorf("%w: it has %d bytes, at most %d are allowed; delete keys, tokens or deployments", ErrSnapshot, out.Len(), maxSnapshot)
+		return fmt.Errorf("%w: it has %d bytes, at most %d are allowed; %s", ErrSnapshot, out.Len(), maxSnapshot, whatToDelete)
 	}
 	if _, err := out.WriteTo(w); err != nil {
 		return fmt.Errorf("write the snapshot: %w", err)
 	}
 	return nil
+}
+
+// encodeSnapshot encodes a state, whatever its size as a snapshot.
+func encodeSnapshot(s *state.State) (*bytes.Buffer, error) {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return nil, fmt.Errorf("encode the state: %w", err)
+	}
+	if len(text) > maxState {
+		return nil, fmt.Errorf("%w: the state has %d bytes, at most %d are allowed; %s", ErrSnapshot, len(text), maxState, whatToDelete)
+	}
+	header, err := json.Marshal(snapshotHeader{snapshotVersion, sum(text)})
+	if err != nil {
+		return nil, fmt.Errorf("encode the snapshot's header: %w", err)
+	}
+	out := new(bytes.Buffer)
+	out.Write(append(header, '\n'))
+	z := gzip.NewWriter(out)
+	_, err = z.Write(text)
+	if err = errors.Join(err, z.Close()); err != nil {
+		return nil, fmt.Errorf("compress the state: %w", err)
+	}
+	return out, nil
 }
 
 func readSnapshot(r io.Reader) (*state.State, error) {

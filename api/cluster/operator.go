@@ -2,8 +2,8 @@ package cluster
 
 import "time"
 
-// sinceOperators is the version that came with the list of operators' identities and
-// with gateways that are forgotten.
+// sinceOperators is the version that came with the list of operators' identities, with
+// gateways that are forgotten and with keys that are deleted.
 const sinceOperators = 2
 
 const (
@@ -12,6 +12,8 @@ const (
 	// KindForgetNode forgets a gateway that is lost: Name. It may come back under the
 	// same name, which is what tells it from KindRemoveNode.
 	KindForgetNode Kind = "forget-node"
+	// KindDeleteKey deletes an API key that is revoked or has expired: Name.
+	KindDeleteKey Kind = "delete-key"
 )
 
 // Operator is an identity of the role admin. Operators are no nodes; what is known of

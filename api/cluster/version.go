@@ -50,7 +50,7 @@ func since(kind Kind, body any) int {
 // are of none; 1 stands for it.
 func (k Kind) since() int {
 	switch k {
-	case KindNoteOperator, KindForgetNode:
+	case KindNoteOperator, KindForgetNode, KindDeleteKey:
 		return sinceOperators
 	}
 	if v, _ := k.next(); v > 0 {
@@ -76,7 +76,7 @@ func (k Kind) body() any {
 		return new(Place)
 	case KindPutDeployment:
 		return new(Deployment)
-	case KindDeleteDeployment, KindRevokeKey, KindRevokeToken, KindForgetNode:
+	case KindDeleteDeployment, KindRevokeKey, KindRevokeToken, KindForgetNode, KindDeleteKey:
 		return new(Name)
 	case KindPutTable:
 		return new(Table)

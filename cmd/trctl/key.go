@@ -18,6 +18,7 @@ type keyCmd struct {
 	Create keyCreateCmd `cmd:"" help:"Make an API key. It is shown this once."`
 	List   keyListCmd   `cmd:"" help:"List the API keys, without their secrets."`
 	Revoke keyRevokeCmd `cmd:"" help:"Have a key refused from now on, for good."`
+	Delete keyDeleteCmd `cmd:"" help:"Delete keys that are revoked or have expired."`
 }
 
 type keyCreateCmd struct {
@@ -78,6 +79,46 @@ func (k *keyRevokeCmd) Run(ctx context.Context, p process) error {
 		id = public // so that the secret goes nowhere
 	}
 	return k.revoke(ctx, p, cluster.KindRevokeKey, "API key", id)
+}
+
+type keyDeleteCmd struct {
+	operatorFlags
+	IDs   []string `arg:"" optional:"" name:"id" help:"The keys' ids."`
+	Ended bool     `env:"-" help:"All that are revoked or have expired."`
+}
+
+// Run deletes one key after another; the first that cannot be deleted ends it.
+func (k *keyDeleteCmd) Run(ctx context.Context, p process) error {
+	if k.Ended == (len(k.IDs) > 0) {
+		return usagef("give the keys' ids, or --ended")
+	}
+	return k.operate(ctx, func(ctx context.Context, c *operator.Client) error {
+		ids := k.IDs
+		if k.Ended {
+			known, err := facts(ctx, c)
+			if err != nil {
+				return err
+			}
+			for id, key := range known.State.AllKeys() {
+				if key.Revoked || !key.Expires.IsZero() && known.Now.After(key.Expires) {
+					ids = append(ids, id)
+				}
+			}
+		}
+		for _, id := range ids {
+			if _, err := c.Propose(ctx, cluster.KindDeleteKey, link.NewRequest("delete"), cluster.Name{Name: id}); err != nil {
+				return err
+			}
+			if _, err := fmt.Fprintf(p.out, "API key %s is deleted.\n", id); err != nil {
+				return err
+			}
+		}
+		if len(ids) == 0 {
+			_, err := fmt.Fprintln(p.out, "No key is revoked or has expired.")
+			return err
+		}
+		return nil
+	})
 }
 
 // revoke gives a command about one object.

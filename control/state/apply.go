@@ -98,6 +98,8 @@ func (s *State) apply(c *cluster.Command) error {
 		return decoded(c, s.putKey)
 	case cluster.KindRevokeKey:
 		return decoded(c, s.revokeKey)
+	case cluster.KindDeleteKey:
+		return decoded(c, s.deleteKey)
 	case cluster.KindPutToken:
 		return decoded(c, s.putToken)
 	case cluster.KindUseToken:
@@ -227,6 +229,20 @@ func (s *State) revokeKey(n *cluster.Name) error {
 	}
 	k.Revoked = true
 	s.Keys = s.Keys.with(n.Name, k, s.Index)
+	return nil
+}
+
+// deleteKey forgets a key that nobody can use any more.
+func (s *State) deleteKey(n *cluster.Name) error {
+	k, ok := s.Key(n.Name)
+	if !ok {
+		return refuse(KindKey, n.Name, ErrNotFound)
+	}
+	if !k.Revoked && (k.Expires.IsZero() || s.Time.Before(k.Expires)) {
+		return fmt.Errorf("key %q %w: it is valid; revoke it first", n.Name, ErrInvalid)
+	}
+	s.Keys = s.Keys.without(n.Name)
+	s.gone(KindKey, n.Name)
 	return nil
 }
 

@@ -94,6 +94,26 @@ func TestOperators(t *testing.T) {
 	}
 }
 
+// Keys are deleted when nobody can use them any more.
+func TestDeleteKey(t *testing.T) {
+	t.Parallel()
+	h := begin(t)
+	for _, k := range []cluster.Key{{ID: "a"}, {ID: "b", Expires: h.now.Add(time.Hour)}} {
+		k.MAC = make([]byte, 32)
+		h.must(cluster.KindPutKey, k)
+		if err := h.apply(cluster.KindDeleteKey, cluster.Name{Name: k.ID}); !errors.Is(err, state.ErrInvalid) {
+			t.Errorf("a valid key: %v", err)
+		}
+	}
+	h.must(cluster.KindRevokeKey, cluster.Name{Name: "a"})
+	h.must(cluster.KindDeleteKey, cluster.Name{Name: "a"})
+	h.now = h.now.Add(time.Hour)
+	h.must(cluster.KindDeleteKey, cluster.Name{Name: "b"})
+	if err := h.apply(cluster.KindDeleteKey, cluster.Name{Name: "b"}); !errors.Is(err, state.ErrNotFound) || len(h.s.Keys) != 0 {
+		t.Errorf("again: %v", err)
+	}
+}
+
 // A gateway that is lost for a day is forgotten, and may come back; nothing else is.
 func TestForgetGateways(t *testing.T) {
 	t.Parallel()

@@ -161,6 +161,21 @@ func Visible(role cluster.Role, kind ObjectKind) bool {
 	return role.Valid()
 }
 
+// Sizes are those of the kinds of objects, in bytes of JSON.
+func (s *State) Sizes() map[ObjectKind]int {
+	out := map[ObjectKind]int{}
+	for _, k := range s.kinds() {
+		list, err := k.table.since(k.kind, 0)
+		if err != nil {
+			continue // nor can it be written
+		}
+		for _, o := range list {
+			out[k.kind] += len(o.Value)
+		}
+	}
+	return out
+}
+
 // ErrForgotten says that the changes since an index are no longer known.
 var ErrForgotten = errors.New("state: these changes are forgotten; take a snapshot")
 

@@ -34,6 +34,7 @@ type gauges struct {
 	n                                    *Node
 	leads, term, index, applied, contact *prometheus.Desc
 	voters, lag, nodes, replicas         *prometheus.Desc
+	snapshot, limit, objects             *prometheus.Desc
 }
 
 func newGauges(n *Node) *gauges {
@@ -51,12 +52,15 @@ func newGauges(n *Node) *gauges {
 		lag:      desc("lag_entries", "Entries that a control node is behind; known to the leader.", "node"),
 		nodes:    desc("nodes", "Nodes by role and by how they are: ok, draining or lost.", "role", "status"),
 		replicas: desc("replicas", "Replicas by phase.", "phase"),
+		snapshot: desc("snapshot_bytes", "Size of the state as a snapshot, looked at once a minute at most; absent before the first look."),
+		limit:    desc("snapshot_limit_bytes", "Largest snapshot that can be made: beyond it the log grows."),
+		objects:  desc("state_bytes", "Size of the objects of a kind in the state, not compressed.", "kind"),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (g *gauges) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{g.leads, g.term, g.index, g.applied, g.contact, g.voters, g.lag, g.nodes, g.replicas} {
+	for _, d := range []*prometheus.Desc{g.leads, g.term, g.index, g.applied, g.contact, g.voters, g.lag, g.nodes, g.replicas, g.snapshot, g.limit, g.objects} {
 		out <- d
 	}
 }
@@ -89,6 +93,13 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 	gauge(g.applied, float64(s.Applied))
 	gauge(g.contact, contact)
 	gauge(g.voters, voters)
+	if w := g.n.control.Weight(); w.Limit > 0 {
+		gauge(g.snapshot, float64(w.Bytes))
+		gauge(g.limit, float64(w.Limit))
+		for kind, size := range w.Kinds {
+			gauge(g.objects, float64(size), string(kind))
+		}
+	}
 	g.collectState(gauge)
 }
 
