@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -140,6 +141,54 @@ func TestJoinRefusals(t *testing.T) {
 	}
 	if !errors.Is(err, client.ErrTooMany) {
 		t.Errorf("error %v, want ErrTooMany", err)
+	}
+}
+
+// Builds that speak no version of the control nodes' are refused with both ranges, and
+// without a use of their token; newer ones that still speak one get in.
+func TestJoinVersions(t *testing.T) {
+	t.Parallel()
+	c := controltest.New(t, 1, nil)
+	good := token(t, c, cluster.Worker, 5, time.Hour)
+	own := protocol.Cluster()
+	for i, test := range []struct {
+		speaks protocol.Range
+		says   string
+	}{
+		{own, ""},
+		{protocol.Range{Oldest: own.Newest, Newest: own.Newest + 5}, ""},
+		{protocol.Range{Oldest: own.Newest + 1, Newest: own.Newest + 2}, fmt.Sprintf("this side speaks %s, the other %d to %d: the other is too new", own, own.Newest+1, own.Newest+2)},
+		{protocol.Range{}, "no range of versions"},
+		{protocol.Range{Oldest: 2, Newest: 1}, "no range of versions"},
+		{protocol.Range{Oldest: -5, Newest: -4}, "no range of versions"},
+	} {
+		who := joiner(cluster.Worker, fmt.Sprintf("w%d", i))
+		who.Speaks = test.speaks
+		_, err := client.Join(t.Context(), c.Leader().Addr, good, who)
+		if test.says == "" && err != nil || test.says != "" && (!errors.Is(err, client.ErrVersion) || !strings.Contains(err.Error(), test.says)) {
+			t.Errorf("%s: error %v, want %q", test.speaks, err, test.says)
+		}
+	}
+	if left, _ := c.Leader().State().Token(good.ID); left.Uses != 3 {
+		t.Errorf("%d uses are left, want 3", left.Uses)
+	}
+}
+
+// A node that fits no more is refused when it starts, and the log takes nothing of it.
+func TestStartVersions(t *testing.T) {
+	t.Parallel()
+	c := controltest.New(t, 1, nil)
+	n := node("w1", cluster.Worker)
+	n.Protocol, n.MinProtocol = cluster.Protocol+2, cluster.Protocol+1
+	start, err := cluster.NewCommand(cluster.KindPutNode, "", time.Now(), n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Client(cluster.Worker, "w1").Propose(t.Context(), start); !errors.Is(err, client.ErrVersion) || !strings.Contains(err.Error(), `worker "w1", build "test"`) {
+		t.Errorf("error %v, want ErrVersion", err)
+	}
+	if _, ok := c.Leader().State().Node("w1"); ok {
+		t.Error("it is in the state all the same")
 	}
 }
 

@@ -6,7 +6,8 @@
 # text must be that of an undisturbed run.
 #
 # While builds are mixed, commands of both must be taken, and one that only the newer
-# build knows must not. Once it was taken, the older build must refuse to start.
+# build knows must not. Once it was taken, the older build must refuse to start, until a
+# backup from before that is restored.
 #
 #   sudo test/cluster/upgrade.sh
 #
@@ -50,11 +51,17 @@ roll() {
 # speak COUNT: so many nodes announce the newer version.
 speak() { [ "$(operate get nodes -o json | read_json "sum(n['protocol'] == $version for n in it)")" = "$1" ]; }
 
-# annotate: the command that only the newer build knows, to the control node of machine $1.
+# annotate MACHINE: the command that only the newer build knows, to the control node there.
 annotate() {
   on "$1" curl --silent --show-error --max-time 5 --unix-socket "$work/$1/run/trctl.sock" http://trctl/v1/cluster/propose \
     --data "{\"v\":$version,\"kind\":\"annotate\",\"time\":\"2026-01-01T00:00:00Z\",\"body\":{\"note\":\"upgraded\"}}"
 }
+
+# answered MACHINE: annotate has been decided on, and work/said has the answer.
+answered() { annotate "$1" >"$work/said" && ! grep -q '"no_quorum"' "$work/said"; }
+
+# quietly COMMAND…: without what it prints, which are keys and tokens.
+quietly() { "$@" >/dev/null; }
 
 # mixed COUNT: so many nodes are upgraded, and not all control nodes. Commands of both
 # builds are taken; what only the newer one knows is refused, everywhere and by name.
@@ -63,11 +70,13 @@ mixed() {
   until_true "$1 nodes speak version $version" speak "$1"
   say "mixed: $1 nodes speak version $version"
   on a trctl get nodes -o wide
-  on a trctl key create --name "old-$steps" >"$work/said"
-  on b "$next/trctl" key create --name "next-$steps" >"$work/said"
-  on c trctl cluster token create --role admin --ttl 1m >"$work/said"
+  # Elections on a busy machine are no fault of the builds: who is told so asks again.
+  until_true "the older build makes a key" quietly on a trctl key create --name "old-$steps"
+  until_true "the newer build makes a key" quietly on b "$next/trctl" key create --name "next-$steps"
+  until_true "the older build makes a token" quietly on c trctl cluster token create --role admin --ttl 1m
   for machine in "${machines[@]}"; do
-    said=$(annotate "$machine")
+    until_true "annotate is answered" answered "$machine"
+    said=$(<"$work/said")
     [[ $said == *'"code":"version"'*"has version $version; "*"control node"*" speaks "*"; upgrade those that are older"* ]] || { echo "a command that not all control nodes can read: $said"; return 1; }
   done
   say "refused: $said"
@@ -118,13 +127,21 @@ until_true "all nodes are upgraded" speak "${#nodes[@]}"
 say "upgraded gateways, workers, control nodes after $SECONDS s"
 
 # Now, and not before, there is something that the older build cannot read.
-said=$(annotate b)
+operate cluster backup "$work/before"
+until_true "annotate is answered" answered b
+said=$(<"$work/said")
 [[ $said == *'"index":'* ]] || { echo "a command that all control nodes can read: $said"; exit 1; }
 on a "$next/trctl" cluster backup - >"$work/backup"
 grep -q '"note":"upgraded"' "$work/backup"
 ! operate cluster backup - >"$work/said" 2>&1 || { echo "the older build takes a backup that it cannot read"; exit 1; }
 cat "$work/said"
 went_too_far "${control[2]}"
+
+# Without what it cannot read it can be taken back again.
+on a "$next/trctl" cluster restore "$work/before"
+until_ready
+roll "" "${control[2]}"
+until_true "one node is back" speak $((${#nodes[@]} - 1))
 tell finish 12
 stop_client
 say "ok in $SECONDS s"
