@@ -7,8 +7,9 @@
 // borne grows with what was seen lately:
 //
 //   - A sign that came late widens it by twice the lateness.
-//   - The owner's own tick that came late does the same, and the time in which the owner
-//     did not run is not held against the other side.
+//   - The owner's own tick that came late widens it by the lateness, since what the two
+//     share may be what is busy; the time in which the owner did not run is not held
+//     against the other side in any case.
 //
 // Both are forgotten with time.
 package pulse

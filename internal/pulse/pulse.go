@@ -48,7 +48,7 @@ func (w *Watch) Excuse(now time.Time) { w.heard = latest(w.heard, now) }
 func (w *Watch) Tick(now time.Time) (silent bool) {
 	passed := now.Sub(w.ticked)
 	if lost := passed - w.cfg.Tick; lost > w.cfg.Tick {
-		w.note(lost)
+		w.note(lost / 2)
 		if w.heard = w.heard.Add(lost); w.heard.After(now) {
 			w.heard = now
 		}

@@ -89,7 +89,7 @@ func TestBusyOwner(t *testing.T) {
 		c.w.Heard(c.at(ms))
 		c.w.Tick(c.at(ms))
 	}
-	if b := c.w.Bears(); b < cfg.Limit+500*time.Millisecond {
+	if b := c.w.Bears(); b < cfg.Limit+250*time.Millisecond {
 		t.Errorf("%v are borne", b)
 	}
 	c.w.Tick(c.at(1000000))

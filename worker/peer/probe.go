@@ -43,7 +43,9 @@ func (s *Server) probeSeat(ctx context.Context, replica string, st *seat, l *Lin
 		}
 		refused++
 		if !nobody(s.cfg.Probe(ctx, replica)) {
-			refused = 0
+			// It lives, or is about to end: a process that is killed closes one thing after
+			// another.
+			refused, wait = 0, max(wait, beatTick)
 		}
 		timer.Reset(wait)
 	}
