@@ -224,3 +224,33 @@ func TestBounded(t *testing.T) {
 		t.Errorf("%d workers are remembered", n)
 	}
 }
+
+// Deployments that share replicas are solved each from its own routing.
+func TestDeploymentsThatShareReplicas(t *testing.T) {
+	r := newRig(t)
+	r.deploy(cluster.Deployment{Name: "e", Models: []string{"s", "l"}, Policy: "random"})
+	one := func(deployment, replica string, model int, to []float64, ms float64) cluster.Measure {
+		return cluster.Measure{
+			Deployment: deployment, Replica: replica, Model: model, Routed: r.routed, To: to, Kept: []float64{1, 0},
+			Steps: []cluster.StepTime{{N: 100, MS: ms}}, Slowdown: 1, Live: r.live,
+		}
+	}
+	shares := map[string]float64{"d": 0.35, "e": 0.1}
+	m := cluster.Measures{Node: "w2"}
+	for name, p := range shares {
+		m.List = append(m.List, one(name, "s-w2", 0, []float64{1 - p, p}, 6), one(name, "l-w2", 1, []float64{1, 0}, 27.9))
+	}
+	if err := m.Check(); err != nil {
+		t.Fatal(err)
+	}
+	r.tuner.Note(r.now, m)
+	jobs := r.tuner.Due(r.now, r.s)
+	if len(jobs) != len(shares) {
+		t.Fatalf("jobs %+v", jobs)
+	}
+	for _, j := range jobs {
+		if got := j.Input.P[0][1]; got != shares[j.Deployment] || j.Input.T[1][0] != 27.9 {
+			t.Errorf("%s: solved from a share of %g and steps of %v", j.Deployment, got, j.Input.T[1])
+		}
+	}
+}
