@@ -2,8 +2,8 @@
 
 package cluster
 
-// nextCluster are fields that only the next version has: none.
-type nextCluster struct{}
+// NextFields are the cluster's fields that only the next version has: none.
+type NextFields struct{}
 
 // next is the version and an empty body of a kind that only the next version has.
 func (Kind) next() (since int, body any) { return 0, nil }

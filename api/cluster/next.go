@@ -10,8 +10,8 @@ type Annotation struct {
 	Note string `json:"note"`
 }
 
-// nextCluster are fields that only the next version has.
-type nextCluster struct {
+// NextFields are the cluster's fields that only the next version has.
+type NextFields struct {
 	Note string `json:"note,omitempty"`
 }
 

@@ -34,7 +34,7 @@ type Cluster struct {
 	Created time.Time `json:"created"`
 	// CAs are the certificates that nodes trust, PEM; more than one during a rotation.
 	CAs []string `json:"cas"`
-	nextCluster
+	NextFields
 }
 
 // Node is a process that has joined.
