@@ -6,6 +6,7 @@ import os
 import tempfile
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -56,9 +57,9 @@ def arguments():
     p.add_argument("--problems", type=int, default=0, help="measure with the first N of the evaluation set (0: all)")
     p.add_argument("--labels", choices=("large", "text"), default="large",
                    help="what routers take as right: the large model, or the text alone (cheap, for a CPU)")
-    p.add_argument("--harm", choices=("judged", "kl"), default="judged",
-                   help="what R2R should route: tokens after which the large model comes to another number, "
-                        "or those where the distributions differ")
+    p.add_argument("--harm", choices=("judged", "kl", "both"), default="both",
+                   help="what R2R should route: tokens after which the large model writes other numbers, "
+                        "those where the distributions differ, or which of the two does better")
     p.add_argument("--calibrate", type=int, default=1000,
                    help="validation problems that are answered to set thresholds and choose between fits (0: none)")
     p.add_argument("--scale", type=float, default=1.0, help="shrinks the training of the models, for a rehearsal")
@@ -107,17 +108,19 @@ class Run:
         return self.start + share * self.o.budget
 
 
-def rows_of(run, small, large, texts, easy, seed, trusted=True):
-    """The rows of texts with R2R's labels; trusted says that the texts are the large model's own (see Judge.label)."""
-    o = run.o
-    rows = collect(small, large if o.labels == "large" else None, texts, easy, seed, digits=run.digits,
-                   tokens=65536 if run.device.type == "cuda" else 8192)
-    differ = (rows.weight * rows.differs).sum() / rows.weight.sum()
-    if o.harm == "judged" and easy < 1:  # rows for validation need no labels but for a figure in the log
-        Judge(large, run.encoder).label(rows, texts, trusted, most=MOST if run.device.type == "cuda" else MOST // 40)
-    wanted = (rows.weight * rows.harm).sum() / rows.weight.sum()
-    run.log(f"    {len(rows)} rows of {int(rows.weight.sum())} positions; {differ:.4f} differ, {wanted:.4f} to be routed")
-    return rows
+def rows_of(run, small, large, texts, easy, seed, harm="kl", trusted=True):
+    """The rows of texts by R2R's label; trusted says that the texts are the large model's own (see Judge.label)."""
+    cuda = run.device.type == "cuda"
+    rows = collect(small, large if run.o.labels == "large" else None, texts, easy, seed, digits=run.digits,
+                   tokens=65536 if cuda else 8192)
+    share = lambda mark: (rows.weight * mark).sum() / rows.weight.sum()
+    found = {"kl": rows}
+    if harm != "kl":
+        judged = replace(rows)
+        found["judged"] = Judge(large, run.encoder).label(judged, texts, trusted, most=MOST if cuda else MOST // 40)
+    run.log(f"    {len(rows)} rows of {int(rows.weight.sum())} positions; {share(rows.differs):.4f} differ, to be routed: "
+            + ", ".join(f"{share(r.harm):.4f} ({label})" for label, r in found.items()))
+    return found if harm == "both" else {harm: found[harm]}
 
 
 class Fits:
@@ -151,29 +154,38 @@ def train_routers(run, small, large, folder, title, until):
     """Trains the three routers of a pair, sets their thresholds and writes and measures them."""
     o = run.o
     run.log(f"{title}: routers")
-    texts = run.learnt()
-    rows = rows_of(run, small, large, texts, o.easy, 1)
-    held = rows_of(run, small, large, run.held(), 1.0, 2)
+    labelled = rows_of(run, small, large, run.learnt(), o.easy, 1, o.harm)
+    held = rows_of(run, small, large, run.held(), 1.0, 2)["kl"]
     fits = Fits(run, small, large, held, until)
-    both = o.on_policy and o.labels == "large"
-    made = {"r2r": fits.fit("r2r", rows, .3 if both else .6)}
-    if both:
+    tried = {}
+    for i, (label, rows) in enumerate(labelled.items(), 1):
+        tried[label] = fits.fit("r2r", rows, (.4 if o.on_policy else .65) * i / len(labelled), f"r2r, labels {label}")
+    label = best_of(tried)
+    if o.on_policy and o.labels == "large":
         # States that the pair itself comes to, which the text of the generator does not show.
-        net, _, cut, before = made["r2r"]
+        net, _, cut, _ = tried[label]
         prompts = [p for p, _ in run.answered()]
         answers = decode(small, prompts, large, AtLeast(net.score, torch.full((len(prompts),), cut, device=run.device)))
         run.log(f"    answered {len(prompts)} on policy at a share of {answers.share():.4f}")
-        own = rows_of(run, small, large, list(zip(prompts, answers.tokens)), o.easy, 3, trusted=False)
-        again = fits.fit("r2r", join([rows, own]), .65, "r2r with its own answers")
-        if before is None or again[3] >= before:
-            made["r2r"] = again
-        run.log(f"    r2r: took the fit with{'' if made['r2r'] is again else 'out'} its own answers")
+        own = rows_of(run, small, large, list(zip(prompts, answers.tokens)), o.easy, 3, label, trusted=False)[label]
+        tried[f"{label}, own answers"] = fits.fit("r2r", join([labelled[label], own]), .65, f"r2r, labels {label}, own answers")
+    best = best_of(tried)
+    run.table(f"\n{title}: r2r on {len(fits.asked)} validation problems at a share of {WANTED['r2r']}\n\n"
+              "| labels | accuracy |\n|---|---|")
+    for name, (_, _, _, reached) in tried.items():
+        run.table(f"| {name} | {'' if reached is None else f'{reached:.3f}'} |{' ← file' if name == best else ''}")
+    made = {"r2r": tried[best]}
     made["citer"] = fits.fit("citer", rows, .85)
     made["co-llm"] = fits.fit("co-llm", rows, 1)
-    source = f"models/train, seed {o.seed}, torch {torch.__version__}, {o.texts} texts, {o.harm} labels"
+    source = f"models/train, seed {o.seed}, torch {torch.__version__}, {o.texts} texts"
     for kind, (net, _, chosen, _) in made.items():
-        routers.save(net, folder / f"tiny-s-{kind}", "tiny-s", chosen, source)
+        routers.save(net, folder / f"tiny-s-{kind}", "tiny-s", chosen, source + (f", labels {best}" if kind == "r2r" else ""))
     measure(run, small, large, made, held, title)
+
+
+def best_of(tried):
+    """The name of the fit that did best on the validation problems; without any, of the last."""
+    return max(reversed(tried), key=lambda name: tried[name][3] or 0)
 
 
 def separation(score, rows):

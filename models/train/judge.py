@@ -1,7 +1,9 @@
 """R2R's labels: the large model continues both tokens, and a judge says whether the difference matters.
 
 A sentence here is a line: a step of the solution or the answer. Two of them mean
-the same if they come to the same number, which for arithmetic needs no model.
+the same if they have the same numbers in whatever order, which for arithmetic needs
+no model. The result alone is not enough: a line too many, such as adding nothing,
+comes to the same number, and then the small model goes on from there.
 """
 
 import re
@@ -42,11 +44,10 @@ class Judge:
         self.breaks = {i for i, w in enumerate(words) if "\n" in w}
         self.counts = {i for i, w in enumerate(words) if any(c.isdigit() for c in w)}
 
-    def number(self, line):
-        """What a line (ids) comes to: its last number, or the whole line if it has none."""
+    def meaning(self, line):
+        """What a line (ids) says: its numbers, sorted, or the whole line if it has none."""
         text = self.encoder.text(line)
-        found = re.findall("[0-9]+", text)
-        return found[-1] if found else text
+        return sorted(re.findall("[0-9]+", text)) or text
 
     def line_of(self, answer, at):
         """The line around or, from a break on, after a place: where it begins and ends in the answer."""
@@ -71,7 +72,7 @@ class Judge:
         return out
 
     def label(self, rows, texts, trusted=True, most=MOST):
-        """Sets rows.harm: whether the small model's token leads to another number than the large model's would.
+        """Sets rows.harm: whether the small model's token leads to another line than the large model's would.
 
         Beyond most places, evenly over the rows, the label that rows have is kept. rows are of these texts.
         If they are trusted, where the large model's token is the text's the text is its continuation too.
@@ -89,7 +90,7 @@ class Judge:
             answer = texts[t][1]
             begin, end = self.line_of(answer, at)
             large = [w] + own[i] if i in own else answer[at:end]
-            harm.append(self.number(answer[begin:at] + [s] + small[i]) != self.number(answer[begin:at] + large))
+            harm.append(self.meaning(answer[begin:at] + [s] + small[i]) != self.meaning(answer[begin:at] + large))
         rows.harm = rows.harm & rows.differs
         rows.harm[differs] = torch.tensor(harm, dtype=torch.bool, device=differs.device)
         return rows

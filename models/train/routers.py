@@ -172,7 +172,8 @@ def fit(net, loss, rows, positive, *, epochs, lr, seed, deadline=None, log=print
             if progress >= 1:
                 break
     ended = "" if step >= steps else f" of {steps}, the time was up"
-    log(f"    {net.kind}: {step} steps of {batch} rows{ended}, loss {total.item() / (i + 1):.4f}, {time.monotonic() - start:.1f} s")
+    mean = total.item() / (i + 1)
+    log(f"    {net.kind}: {step} steps of {batch} rows{ended}, loss {mean:.4f}, {time.monotonic() - start:.1f} s")
     return net.eval()
 
 
