@@ -7,6 +7,9 @@ import (
 	"github.com/sourcegraph/conc"
 )
 
+// probeAgain is the time between two probes of a peer that was there.
+const probeAgain = 20 * time.Millisecond
+
 // probe has a look at the other sides of links that have lost their connections: those
 // whose process has ended are not waited for.
 func (s *Server) probe(ctx context.Context, probes *conc.WaitGroup) {
@@ -27,13 +30,12 @@ func (s *Server) probe(ctx context.Context, probes *conc.WaitGroup) {
 
 // probeSeat probes until l has a connection again, is down, or nobody listens any more.
 func (s *Server) probeSeat(ctx context.Context, replica string, st *seat, l *Link) {
-	limits := &s.cfg.Limits
 	ctx, cancel := context.WithTimeout(ctx, l.resumeFor())
 	defer cancel()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	refused := 0
-	for wait := limits.MinBackoff; refused < refusals && l.lost(); wait = min(2*wait, limits.MaxBackoff) {
+	for refused < refusals && l.lost() {
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
@@ -41,13 +43,15 @@ func (s *Server) probeSeat(ctx context.Context, replica string, st *seat, l *Lin
 		if ctx.Err() != nil {
 			break
 		}
-		refused++
-		if !nobody(s.cfg.Probe(ctx, replica)) {
-			// It lives, or is about to end: a process that is killed closes one thing after
-			// another.
-			refused, wait = 0, max(wait, beatTick)
+		if nobody(s.cfg.Probe(ctx, replica)) {
+			refused++
+			timer.Reset(s.cfg.Limits.MinBackoff)
+			continue
 		}
-		timer.Reset(wait)
+		// It lives, or is about to end: a process that is killed closes one thing after
+		// another.
+		refused = 0
+		timer.Reset(probeAgain)
 	}
 	s.mu.Lock()
 	st.probing = false
