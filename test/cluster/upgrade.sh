@@ -60,6 +60,12 @@ annotate() {
 # answered MACHINE: annotate has been decided on, and work/said has the answer.
 answered() { annotate "$1" >"$work/said" && ! grep -q '"no_quorum"' "$work/said"; }
 
+# refuses BACKUP: the older build does not restore what it cannot read, and says why.
+refuses() {
+  ! operate cluster restore "$1" >"$work/said" 2>&1 || { echo "the older build has restored $1"; exit 1; }
+  grep "version $version has written it" "$work/said"
+}
+
 # quietly COMMAND…: without what it prints, which are keys and tokens.
 quietly() { "$@" >/dev/null; }
 
@@ -127,18 +133,17 @@ until_true "all nodes are upgraded" speak "${#nodes[@]}"
 say "upgraded gateways, workers, control nodes after $SECONDS s"
 
 # Now, and not before, there is something that the older build cannot read.
-operate cluster backup "$work/before"
+until_true "a backup is made" quietly operate cluster backup "$work/before"
 until_true "annotate is answered" answered b
 said=$(<"$work/said")
 [[ $said == *'"index":'* ]] || { echo "a command that all control nodes can read: $said"; exit 1; }
-on a "$next/trctl" cluster backup - >"$work/backup"
+until_true "another backup is made" quietly on a "$next/trctl" cluster backup "$work/backup"
 grep -q '"note":"upgraded"' "$work/backup"
-! operate cluster backup - >"$work/said" 2>&1 || { echo "the older build takes a backup that it cannot read"; exit 1; }
-cat "$work/said"
+until_true "the older build refuses that backup" refuses "$work/backup"
 went_too_far "${control[2]}"
 
 # Without what it cannot read it can be taken back again.
-on a "$next/trctl" cluster restore "$work/before"
+until_true "the backup is restored" quietly on a "$next/trctl" cluster restore "$work/before"
 until_ready
 roll "" "${control[2]}"
 until_true "one node is back" speak $((${#nodes[@]} - 1))
