@@ -65,8 +65,34 @@ func (s *Subservice) report(q *sequence, from int, lps []handoff.Logprob, owner 
 	s.push(q, e)
 }
 
-// push gives the client loop an event.
-func (s *Subservice) push(q *sequence, e generate.Event) { q.entry.stream.push(s.now(), e) }
+// untold is an event that its client loop has not been given yet.
+type untold struct {
+	to    *stream
+	event generate.Event
+}
+
+// push gives the client loop an event. Tokens wait until the next step has been
+// launched (tellClients); a stream with a sink has all at once.
+func (s *Subservice) push(q *sequence, e generate.Event) {
+	if q.entry.stream.sink != nil {
+		q.entry.stream.sink(e)
+		return
+	}
+	s.untold = append(s.untold, untold{q.entry.stream, e})
+	if e.Kind != generate.EventTokens {
+		s.tellClients()
+	}
+}
+
+// tellClients gives the client loops what was noted for them, in order.
+func (s *Subservice) tellClients() {
+	now := s.now()
+	for i := range s.untold {
+		s.untold[i].to.push(now, s.untold[i].event)
+	}
+	clear(s.untold)
+	s.untold = s.untold[:0]
+}
 
 // tellCached returns, once, how many prompt tokens the prefix cache had.
 func (s *Subservice) tellCached(q *sequence) int32 {

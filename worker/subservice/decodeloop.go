@@ -30,8 +30,10 @@ func (s *Subservice) decodeLoop(ctx context.Context) error {
 				return err
 			}
 		}
+		// The device works on the next step by now: what clients hear of the last one does not hold it up.
+		s.publish()
+		s.tellClients()
 		if s.flying == nil {
-			s.publish()
 			s.idle(ctx, timer, wake, waiting)
 			continue
 		}
@@ -41,7 +43,6 @@ func (s *Subservice) decodeLoop(ctx context.Context) error {
 			}
 			return err
 		}
-		s.publish()
 	}
 	for s.flying != nil {
 		if s.land(steps, nil) != nil {

@@ -13,7 +13,8 @@ const maxStreamTokens = 256
 
 // stream carries a request's events from the decode loop to its client loop.
 //
-// The decode loop pushes and never waits. When the client loop is behind by
+// The decode loop pushes and never waits; tokens go only when the next step has been
+// launched, so that waking client loops holds no step up. When the client loop is behind by
 // maxStreamTokens the decode loop holds the sequence back (its pages are kept,
 // its place in the batch is free) until the client loop has caught up. A
 // collaborator in the middle of a visit is not held, so the queue's real bound
@@ -35,10 +36,6 @@ type stream struct {
 func newStream() *stream { return &stream{wake: make(chan struct{}, 1)} }
 
 func (s *stream) push(now time.Duration, e generate.Event) {
-	if s.sink != nil {
-		s.sink(e)
-		return
-	}
 	s.mu.Lock()
 	s.events = append(s.events, e)
 	s.tokens += len(e.Tokens)

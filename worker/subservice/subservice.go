@@ -77,6 +77,7 @@ type Subservice struct {
 	links     map[string]Link
 	lost      map[uint64]*sequence // sequences whose turn waits for a link
 	parcels   []parcel             // frames that wait for room on their links
+	untold    []untold             // events for client loops
 	early     []early              // hand-offs that wait for their version
 	hurried   bool                 // one of them is applied now, whatever its version
 	flying    *flight              // the step in flight, of two the older one
@@ -223,6 +224,7 @@ func (s *Subservice) stop(err error) error {
 		}
 	}
 	s.publish()
+	s.tellClients()
 	return err
 }
 
