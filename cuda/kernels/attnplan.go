@@ -34,22 +34,25 @@ func (d Dims) FormOf(tokens, longest int) AttnForm {
 	return AttnWide
 }
 
-// attnRows are the packed query rows of a tile, attnThreads the threads of a block.
-var (
-	attnRows    = [AttnForms]int{16, 64}
-	attnThreads = [AttnForms]int{128, 256}
-)
+// attnRows are the packed query rows of a tile.
+var attnRows = [AttnForms]int{16, 64}
 
-// attnResident is how many blocks of a variant an H200 holds at once: four and two a multiprocessor.
-var attnResident = [AttnForms]int{4 * 132, 2 * 132}
+// attnThreads are the threads of a block.
+const attnThreads = 128
+
+// attnResident is how many blocks of a variant an H200 holds at once: four and three a multiprocessor.
+var attnResident = [AttnForms]int{4 * 132, 3 * 132}
 
 // AttnSlots is the number of items that run at once: that of blocks for each key head.
 func (d Dims) AttnSlots(form AttnForm) int { return max(attnResident[form]/d.KVHeads, 1) }
 
 // attnShared is the size of attn's struct Shared.
 func attnShared(d Dims, form AttnForm) int {
-	rows := attnRows[form]
-	return 2*d.HeadDim*(rows+3*Span) + 2*Span*rows + 2*4*4*rows + 48
+	rows, shared := attnRows[form], 1 // rows that several warps work on
+	if form == AttnNarrow {
+		shared = rows
+	}
+	return 2*d.HeadDim*(rows+3*Span) + 2*Span*shared + 2*4*4*shared + 48
 }
 
 // Span is the key positions of a span, MaxChunks the most chunks of a tile, groupChunks the chunks of a group.

@@ -53,8 +53,8 @@ func TestNoSpills(t *testing.T) {
 				}
 				u := usage[0]
 				stack, spills := 0, 0
-				if v.Kernel == "attn" { // two struct Total, and what is left over in the wide variant for sm_80
-					stack, spills = 352, 32
+				if v.Kernel == "attn" { // two struct Total, and what the wide variant has no registers for
+					stack, spills = 640, 320
 				}
 				if u.StackBytes > stack || u.SpillLoadBytes > spills || u.SpillStoreBytes > spills || u.Registers > v.MaxRegisters {
 					t.Errorf("%s %s %v %s: %d registers (limit %d), %d stack, %d + %d spilled", model, v.Kernel, v.Defines, arch,

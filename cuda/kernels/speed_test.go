@@ -163,7 +163,7 @@ func BenchmarkAttention(b *testing.B) {
 		}
 		for _, rows := range [][]attnRow{
 			repeat(1, 1024, 1), repeat(8, 1024, 1), repeat(64, 1024, 1), repeat(1, 4096, 1), repeat(1, 20000, 1), repeat(8, 4000, 1),
-			repeat(8, 1024, 5), repeat(16, 1024, 10), {{0, 4096}},
+			repeat(8, 1024, 5), repeat(1, 1024, 5), repeat(1, 1024, 10), repeat(16, 1024, 10), {{0, 4096}},
 		} {
 			form := d.FormOf(len(rows)*rows[0].n, rows[0].n)
 			l := newAttnCase(d, 1, rows).prepare(r, form, d.AttnSlots(form))

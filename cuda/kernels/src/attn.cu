@@ -14,30 +14,35 @@
 // itself, as qkvpost does, and appends to the cache. ATTN_ROWS 64 is for rows of many: qkvpost has come before. Keys and values
 // of earlier steps do not depend on the kernel before, so an item's first ones are on their way before the wait.
 //
-// Four warps make the scores of 16 rows (ATTN_ROWS 16) or 32 (64, with two such groups of warps) by 16 positions each,
-// m16n8k16 products over D in order. They exchange maxima, write probabilities to shared memory and then make D / 4
-// columns each of the output, over the span's positions in order; sums are added in the order of warps. Keys and values of
-// spans take turns in a ring of three places: what has been used is replaced by what comes three later. Rows of shared memory
-// are 16-byte units, unit u of row r at u ^ r % 8, free of bank conflicts. Positions after the tile's last are not read at all
-// (their pages may hold anything).
+// Products are m16n8k16, scores over D in order, outputs over a span's positions in order. Narrow: four warps make the scores of
+// 16 rows by 16 positions each, exchange maxima, write probabilities to shared memory and then make D / 4 columns each of the
+// output. Wide: each of four warps has 16 rows of its own, all positions and all columns, and its probabilities stay in
+// registers. Sums are of 16 positions first, then of those in order, in both.
 //
-// Blocks (items, HK) of 128 or 256 threads. Bytes: 4 D a key position, tile and key head. Flops: 4 ROWS D the same.
+// Keys and values of spans take turns in a ring of three places: what has been used is replaced by what comes three later. Rows
+// of shared memory are 16-byte units, unit u of row r at u ^ r % 8, free of bank conflicts. Positions after the tile's last are
+// not read at all (their pages may hold anything).
+//
+// Blocks (items, HK) of 128 threads. Bytes: 4 D a key position, tile and key head. Flops: 4 ROWS D the same.
 #include "bf16.cuh"
 #include "heads.cuh"
 #include "params.cuh"
 #include "reduce.cuh"
 #include "softmax.cuh"
 
-constexpr int SPAN = 64, ROWS = ATTN_ROWS, M = ROWS == 16 ? 1 : 2, GROUPS = ROWS / 16 / M, WARPS = 4 * GROUPS, THREADS = 32 * WARPS;
-constexpr int UNITS = D / 8, NT = D / 32; // 16-byte units of a row; tiles of 8 columns that a warp has of the output
+constexpr int SPAN = 64, ROWS = ATTN_ROWS, THREADS = 128, WARPS = 4;
+constexpr int PARTS = WARPS * 16 / ROWS; // that warps make of a span's positions and of the output's columns
+constexpr int UNITS = D / 8;             // 16-byte units of a row
+constexpr int RUNS = SPAN / 16 / PARTS, NT = D / 8 / PARTS; // runs of 16 positions, tiles of 8 columns that a warp has
 constexpr int MAX_CHUNKS = 32, GROUP = 4;
 constexpr int TUNE_LAST = 1;
 constexpr bool WHOLE = P % SPAN == 0; // a span lies in one page
 constexpr int VALUES = HK * P * D;    // from a key to its value
 
 struct Shared {
-	uint4 q[ROWS][UNITS], ring[3][SPAN][UNITS], probs[ROWS][SPAN / 8];
-	float maxima[4][ROWS], sums[4][ROWS];
+	uint4 q[ROWS][UNITS], ring[3][SPAN][UNITS];
+	uint4 probs[PARTS > 1 ? ROWS : 1][SPAN / 8]; // and what else warps exchange that share rows
+	float maxima[4][PARTS > 1 ? ROWS : 1], sums[4][PARTS > 1 ? ROWS : 1];
 	AttnItem item; // what a thread does not keep in registers of the item at hand
 };
 
@@ -55,23 +60,33 @@ struct Walk {
 	int length, start, end; // positions of a chunk, a power of two; the item's first position, and the end of its chunks or of its positions
 };
 
-// State is the softmax of a thread's rows: row x / 2 * 16 + x % 2 * 8 + lane / 4 of its warp's, D / 4 columns.
+// State is the softmax of a thread's rows, 8 x + lane / 4 of its warp's, and its warp's columns.
 struct State {
-	float maxima[2 * M], sums[2 * M], out[M][NT][4];
+	float maxima[2], sums[2], out[NT][4];
 };
 
 // Total is a State that is touched once a chunk of several spans, or once a group: in local memory, as there are registers for
 // one State only.
 struct Total {
-	volatile float maxima[2 * M], sums[2 * M], out[M][NT][4];
+	volatile float maxima[2], sums[2], out[NT][4];
 };
+
+// Place is where a thread works: its lane as row g and column c of a product's tile, its warp's part and first row.
+struct Place {
+	int lane, g, c, part, row0;
+};
+
+__device__ __forceinline__ Place here() {
+	const int me = thread(), lane = me % 32, warp = me / 32;
+	return {lane, lane / 4, lane % 4, warp % PARTS, warp / PARTS * 16};
+}
 
 template <typename T>
 __device__ __forceinline__ void clear(T &s) {
 #pragma unroll
-	for (int x = 0; x < 2 * M; x++) s.maxima[x] = -INF, s.sums[x] = 0.0f;
+	for (int x = 0; x < 2; x++) s.maxima[x] = -INF, s.sums[x] = 0.0f;
 #pragma unroll
-	for (int i = 0; i < M * NT * 4; i++) s.out[i / 4 / NT][i / 4 % NT][i % 4] = 0.0f;
+	for (int i = 0; i < NT * 4; i++) s.out[i / 4][i % 4] = 0.0f;
 }
 
 // read_item reads an item, also into shared memory; another kernel wrote it, which may have ended a moment ago.
@@ -173,103 +188,114 @@ __device__ __forceinline__ void load_queries(const AttnParams &p, const Walk &w,
 #endif
 }
 
-// scores makes the scores of a warp's rows at its 16 positions of a span, -inf where masked, and leaves the rows' maxima.
-__device__ __forceinline__ void scores(const Walk &w, Shared &s, const uint4 (*keys)[UNITS], int base, float (&z)[M][2][4]) {
-	const int me = thread();
-	const int lane = me % 32, g = lane / 4, c = lane % 4, part = me / 32 % 4, row0 = me / 128 * 16 * M;
+// Scores are a warp's scores in a span, then its probabilities: of run r, position 8 t + 2 c + j % 2, row 8 (j / 2) + g. top has the
+// maxima of the thread's rows.
+struct Scores {
+	float z[RUNS][2][4], top[2];
+};
+
+// score makes a warp's scores, -inf where masked, and shows their maxima to the warps that share its rows.
+__device__ __forceinline__ void score(const Walk &w, Shared &s, const uint4 (*keys)[UNITS], int base, Scores &out) {
+	const Place at = here();
 #pragma unroll
-	for (int i = 0; i < M * 8; i++) z[i / 8][i / 4 % 2][i % 4] = 0.0f;
-	const int krow = 16 * part + lane % 8 + lane / 16 * 8, qrow = row0 + lane % 16;
-	const u32 kat = (krow * UNITS + (lane / 8 % 2 ^ krow % 8)) * 16, qat = (qrow * UNITS + (lane / 16 ^ qrow % 8)) * 16;
+	for (int i = 0; i < RUNS * 8; i++) out.z[i / 8][i / 4 % 2][i % 4] = 0.0f;
+	const int krow = SPAN / PARTS * at.part + at.lane % 8 + at.lane / 16 * 8, qrow = at.row0 + at.lane % 16;
+	const u32 kat = (krow * UNITS + (at.lane / 8 % 2 ^ krow % 8)) * 16, qat = (qrow * UNITS + (at.lane / 16 ^ qrow % 8)) * 16;
 #pragma unroll
 	for (int n = 0; n < D / 16; n++) {
 		u32 k[4], q[4];
-		load_matrices(k, keys, kat ^ 32 * n); // unit 2 n further
+		load_matrices(q, s.q, qat ^ 32 * n); // unit 2 n further
 #pragma unroll
-		for (int m = 0; m < M; m++) {
-			load_matrices(q, s.q[16 * m], qat ^ 32 * n);
-			mma_bf16(z[m][0], q[0], q[1], q[2], q[3], k[0], k[1]);
-			mma_bf16(z[m][1], q[0], q[1], q[2], q[3], k[2], k[3]);
+		for (int r = 0; r < RUNS; r++) {
+			load_matrices(k, keys[16 * r], kat ^ 32 * n);
+			mma_bf16(out.z[r][0], q[0], q[1], q[2], q[3], k[0], k[1]);
+			mma_bf16(out.z[r][1], q[0], q[1], q[2], q[3], k[2], k[3]);
 		}
 	}
 	if (base + SPAN - 1 > w.pos) {
 #pragma unroll
-		for (int i = 0; i < M * 8; i++) {
-			const int m = i / 8, t = i / 4 % 2, j = i % 4, row = row0 + 16 * m + j / 2 * 8 + g;
-			if (base + 16 * part + 8 * t + 2 * c + j % 2 > w.pos + row / G) z[m][t][j] = -INF;
+		for (int i = 0; i < RUNS * 8; i++) {
+			const int r = i / 8, t = i / 4 % 2, j = i % 4, row = at.row0 + j / 2 * 8 + at.g;
+			if (base + SPAN / PARTS * at.part + 16 * r + 8 * t + 2 * at.c + j % 2 > w.pos + row / G) out.z[r][t][j] = -INF;
 		}
 	}
 #pragma unroll
-	for (int x = 0; x < 2 * M; x++) {
-		const int m = x / 2, j = x % 2 * 2;
-		float top = fmaxf(fmaxf(z[m][0][j], z[m][0][j + 1]), fmaxf(z[m][1][j], z[m][1][j + 1]));
+	for (int x = 0; x < 2; x++) {
+		float top = -INF;
+#pragma unroll
+		for (int r = 0; r < RUNS; r++)
+			top = fmaxf(top, fmaxf(fmaxf(out.z[r][0][2 * x], out.z[r][0][2 * x + 1]), fmaxf(out.z[r][1][2 * x], out.z[r][1][2 * x + 1])));
 		top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 1));
-		top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 2));
-		if (c == 0) s.maxima[part][row0 + 16 * m + x % 2 * 8 + g] = top;
+		out.top[x] = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 2));
+		if (PARTS > 1 && at.c == 0) s.maxima[at.part][at.row0 + 8 * x + at.g] = out.top[x];
 	}
 }
 
-// exponentiate writes probabilities relative to the span's maximum, which it returns, and their sums.
-__device__ __forceinline__ void exponentiate(const AttnParams &p, Shared &s, const float (&z)[M][2][4], float (&maxima)[2 * M]) {
-	const int me = thread();
-	const int lane = me % 32, g = lane / 4, c = lane % 4, part = me / 32 % 4, row0 = me / 128 * 16 * M;
+// Weights are a span's probabilities as left operands of products, relative to the maxima of the thread's rows, and their sums.
+// Warps that share rows have the operands and the sums in shared memory instead.
+struct Weights {
+	u32 a[PARTS > 1 ? 1 : RUNS][4];
+	float maxima[2], sums[2];
+};
+
+__device__ __forceinline__ void exponentiate(const AttnParams &p, Shared &s, const Scores &in, Weights &out) {
+	const Place at = here();
 #pragma unroll
-	for (int x = 0; x < 2 * M; x++) {
-		const int m = x / 2, j = x % 2 * 2, row = row0 + 16 * m + x % 2 * 8 + g;
-		const float top = fmaxf(fmaxf(s.maxima[0][row], s.maxima[1][row]), fmaxf(s.maxima[2][row], s.maxima[3][row]));
-		maxima[x] = __fmul_rn(top, p.scale);
-		const float from = maxima[x] == -INF ? 0.0f : maxima[x];
-		float sum = 0.0f;
+	for (int x = 0; x < 2; x++) {
+		const int row = at.row0 + 8 * x + at.g;
+		float top = in.top[x];
+		if constexpr (PARTS > 1) top = fmaxf(fmaxf(s.maxima[0][row], s.maxima[1][row]), fmaxf(s.maxima[2][row], s.maxima[3][row]));
+		out.maxima[x] = __fmul_rn(top, p.scale);
+		out.sums[x] = 0.0f;
+		const float from = out.maxima[x] == -INF ? 0.0f : out.maxima[x];
 #pragma unroll
-		for (int t = 0; t < 2; t++) {
-			const float a = exp2_fast(fmaf(z[m][t][j], p.scale, -from)), b = exp2_fast(fmaf(z[m][t][j + 1], p.scale, -from));
-			sum += a, sum += b;
-			((u32 *)&s.probs[row][(2 * part + t) ^ row % 8])[c] = pack_bf16(a, b);
+		for (int r = 0; r < RUNS; r++) {
+			float sum = 0.0f;
+#pragma unroll
+			for (int t = 0; t < 2; t++) {
+				const float a = exp2_fast(fmaf(in.z[r][t][2 * x], p.scale, -from)), b = exp2_fast(fmaf(in.z[r][t][2 * x + 1], p.scale, -from));
+				sum += a, sum += b;
+				if constexpr (PARTS > 1) ((u32 *)&s.probs[row][(2 * at.part + t) ^ row % 8])[at.c] = pack_bf16(a, b);
+				else out.a[r][2 * t + x] = pack_bf16(a, b);
+			}
+			sum += __shfl_xor_sync(FULL_WARP, sum, 1);
+			sum += __shfl_xor_sync(FULL_WARP, sum, 2);
+			if (PARTS == 1) out.sums[x] += sum;
+			else if (at.c == 0) s.sums[at.part][row] = sum;
 		}
-		sum += __shfl_xor_sync(FULL_WARP, sum, 1);
-		sum += __shfl_xor_sync(FULL_WARP, sum, 2);
-		if (c == 0) s.sums[part][row] = sum;
 	}
 }
 
 // weigh joins the products of a span's probabilities and values into the state.
-__device__ __forceinline__ void weigh(Shared &s, const uint4 (*values)[UNITS], const float (&maxima)[2 * M], State &state) {
-	const int me = thread();
-	const int lane = me % 32, g = lane / 4, part = me / 32 % 4, row0 = me / 128 * 16 * M;
-	float2 f[2 * M];
+__device__ __forceinline__ void weigh(Shared &s, const uint4 (*values)[UNITS], Weights &weights, State &state) {
+	const Place at = here();
+	float2 f[2];
 #pragma unroll
-	for (int x = 0; x < 2 * M; x++) {
-		const int row = row0 + x / 2 * 16 + x % 2 * 8 + g;
-		float sum = 0.0f;
+	for (int x = 0; x < 2; x++) {
+		if constexpr (PARTS > 1) {
 #pragma unroll
-		for (int i = 0; i < 4; i++) sum += s.sums[i][row];
+			for (int i = 0; i < 4; i++) weights.sums[x] += s.sums[i][at.row0 + 8 * x + at.g];
+		}
 		SoftmaxState joined = {state.maxima[x], state.sums[x]};
-		f[x] = join_factors(joined, maxima[x], sum);
+		f[x] = join_factors(joined, weights.maxima[x], weights.sums[x]);
 		state.maxima[x] = joined.maximum, state.sums[x] = joined.sum;
 	}
-	const int row16 = lane % 16;
-	const u32 vat = (row16 * UNITS + ((part * NT + lane / 16) ^ row16 % 8)) * 16, pat = ((row0 + row16) * 8 + (lane / 16 ^ row16 % 8)) * 16;
+	const int row16 = at.lane % 16;
+	const u32 vat = (row16 * UNITS + ((at.part * NT + at.lane / 16) ^ row16 % 8)) * 16, pat = (row16 * 8 + (at.lane / 16 ^ row16 % 8)) * 16;
 #pragma unroll
 	for (int t = 0; t < NT; t += 2) { // 16 columns at a time, for the registers' sake
-		float o[M][2][4];
-#pragma unroll
-		for (int i = 0; i < M * 8; i++) o[i / 8][i / 4 % 2][i % 4] = 0.0f;
+		float o[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
 #pragma unroll
 		for (int n = 0; n < SPAN / 16; n++) {
-			u32 a[4], v[4];
+			u32 v[4];
 			load_matrices_transposed(v, values[16 * n], vat ^ 16 * t);
-#pragma unroll
-			for (int m = 0; m < M; m++) {
-				load_matrices(a, s.probs[16 * m], pat ^ 32 * n);
-				mma_bf16(o[m][0], a[0], a[1], a[2], a[3], v[0], v[1]);
-				mma_bf16(o[m][1], a[0], a[1], a[2], a[3], v[2], v[3]);
-			}
+			if constexpr (PARTS > 1) load_matrices(weights.a[0], s.probs, pat ^ 32 * n);
+			const u32(&a)[4] = weights.a[PARTS > 1 ? 0 : n];
+			mma_bf16(o[0], a[0], a[1], a[2], a[3], v[0], v[1]);
+			mma_bf16(o[1], a[0], a[1], a[2], a[3], v[2], v[3]);
 		}
 #pragma unroll
-		for (int i = 0; i < M * 8; i++) {
-			const int m = i / 8, u = i / 4 % 2, j = i % 4;
-			state.out[m][t + u][j] = join(state.out[m][t + u][j], o[m][u][j], f[2 * m + j / 2]);
-		}
+		for (int i = 0; i < 8; i++) state.out[t + i / 4][i % 4] = join(state.out[t + i / 4][i % 4], o[i / 4][i % 4], f[i % 4 / 2]);
 	}
 }
 
@@ -277,48 +303,45 @@ __device__ __forceinline__ void weigh(Shared &s, const uint4 (*values)[UNITS], c
 template <typename T, typename U>
 __device__ __forceinline__ void join_state(T &all, const U &next) {
 #pragma unroll
-	for (int x = 0; x < 2 * M; x++) {
+	for (int x = 0; x < 2; x++) {
 		SoftmaxState s = {all.maxima[x], all.sums[x]};
 		const float2 f = join_factors(s, next.maxima[x], next.sums[x]);
 		all.maxima[x] = s.maximum, all.sums[x] = s.sum;
 #pragma unroll
 		for (int t = 0; t < NT; t++)
 #pragma unroll
-			for (int j = x % 2 * 2; j < x % 2 * 2 + 2; j++) all.out[x / 2][t][j] = join(all.out[x / 2][t][j], next.out[x / 2][t][j], f);
+			for (int j = 2 * x; j < 2 * x + 2; j++) all.out[t][j] = join(all.out[t][j], next.out[t][j], f);
 	}
 }
 
 // store writes a tile's output.
 __device__ __forceinline__ void store(const AttnParams &p, const AttnItem &item, const Total &state) {
-	const int me = thread(), h = blockIdx.y;
-	const int lane = me % 32, g = lane / 4, c = lane % 4, part = me / 32 % 4, row0 = me / 128 * 16 * M;
-	const int token = item.token, rows = item.ntok * G;
+	const Place at = here();
+	const int h = blockIdx.y, token = item.token, rows = item.ntok * G;
 #pragma unroll
-	for (int x = 0; x < 2 * M; x++) {
-		const int row = row0 + x / 2 * 16 + x % 2 * 8 + g, j = x % 2 * 2;
+	for (int x = 0; x < 2; x++) {
+		const int row = at.row0 + 8 * x + at.g;
 		if (row >= rows) continue;
 		const float inverse = reciprocal(state.sums[x]);
-		bf16 *out = p.out + ((size_t)(token + row / G) * HQ + h * G + row % G) * D + part * (D / 4) + 2 * c;
+		bf16 *out = p.out + ((size_t)(token + row / G) * HQ + h * G + row % G) * D + at.part * (D / PARTS) + 2 * at.c;
 #pragma unroll
-		for (int t = 0; t < NT; t++)
-			*(u32 *)(out + 8 * t) = pack_bf16(state.out[x / 2][t][j] * inverse, state.out[x / 2][t][j + 1] * inverse);
+		for (int t = 0; t < NT; t++) *(u32 *)(out + 8 * t) = pack_bf16(state.out[t][2 * x] * inverse, state.out[t][2 * x + 1] * inverse);
 	}
 }
 
 // store_partial writes a tile's rows of one chunk, or of a group in the place of its first chunk.
 __device__ __forceinline__ void store_partial(const AttnParams &p, const AttnItem &item, int chunk, const State &state) {
-	const int me = thread(), h = blockIdx.y;
-	const int lane = me % 32, g = lane / 4, c = lane % 4, part = me / 32 % 4, row0 = me / 128 * 16 * M;
-	const int rows = item.ntok * G, first = item.partial + chunk * rows;
+	const Place at = here();
+	const int h = blockIdx.y, rows = item.ntok * G, first = item.partial + chunk * rows;
 #pragma unroll
-	for (int x = 0; x < 2 * M; x++) {
-		const int row = row0 + x / 2 * 16 + x % 2 * 8 + g, j = x % 2 * 2;
+	for (int x = 0; x < 2; x++) {
+		const int row = at.row0 + 8 * x + at.g;
 		if (row >= rows) continue;
-		const size_t at = (size_t)(first + row) * HK + h;
-		float *out = p.part_o + at * D + part * (D / 4) + 2 * c;
+		const size_t to = (size_t)(first + row) * HK + h;
+		float *out = p.part_o + to * D + at.part * (D / PARTS) + 2 * at.c;
 #pragma unroll
-		for (int t = 0; t < NT; t++) *(float2 *)(out + 8 * t) = make_float2(state.out[x / 2][t][j], state.out[x / 2][t][j + 1]);
-		if (part == 0 && c == 0) *(float2 *)(p.part_ml + at * 2) = make_float2(state.maxima[x], state.sums[x]);
+		for (int t = 0; t < NT; t++) *(float2 *)(out + 8 * t) = make_float2(state.out[t][2 * x], state.out[t][2 * x + 1]);
+		if (at.part == 0 && at.c == 0) *(float2 *)(p.part_ml + to * 2) = make_float2(state.maxima[x], state.sums[x]);
 	}
 }
 
@@ -368,11 +391,15 @@ __device__ __forceinline__ void join_partials(const AttnParams &p, int h, Shared
 			const size_t row0 = s.item.partial + chunk * rows + first;
 			for (int j = threadIdx.x; j < quads; j += THREADS)
 				copy_async(to + j, (const float4 *)p.part_o + ((row0 + j / QUADS) * HK + h) * QUADS + j % QUADS, true);
-			for (int j = threadIdx.x; j < count; j += THREADS)
-				room.ml[j][chunk] = __ldcg((const float2 *)p.part_ml + (row0 + j) * HK + h);
 			to += quads;
 		}
 		copy_commit();
+#pragma unroll 1
+		for (int j = threadIdx.x; j < count * n; j += THREADS) { // all chunks at once: each wait for memory counts here
+			const int chunk = j / count, row = j % count;
+			if (chunk % GROUP == 0 || !whole(groups, chunk))
+				room.ml[row][chunk] = __ldcg((const float2 *)p.part_ml + (size_t)(s.item.partial + chunk * rows + first + row) * HK + h);
+		}
 		copy_wait<0>();
 		__syncthreads();
 #pragma unroll 1
@@ -398,12 +425,13 @@ __device__ __forceinline__ void join_partials(const AttnParams &p, int h, Shared
 }
 
 // attend walks an item's spans; begin has been called, and returned page. It writes partials, or all joined.
-template <bool PARTIALS>
 __device__ __forceinline__ void attend(const AttnParams &p, const Walk &w, int h, const bf16 *keys, int page, Shared &s) {
 	State now; // the chunk at hand, or all of the group at hand where chunks are spans
 	Total group, all;
 	clear(now), clear(group);
-	if constexpr (!PARTIALS) clear(all);
+	const bool partials = w.partial >= 0;
+	if (!partials) clear(all);
+	const bool idle = here().row0 >= w.ntok * G; // a warp without rows
 	int place = 0; // of the span's keys; its values are in the next one, and the next span's keys in the third
 #pragma unroll 1
 	for (int base = w.start; base < w.end; base += SPAN) {
@@ -415,18 +443,19 @@ __device__ __forceinline__ void attend(const AttnParams &p, const Walk &w, int h
 		else copy_wait<1>();
 		__syncthreads(); // queries and keys are there, and the values before have been used
 		if (base > w.start) fetch(w, s.ring[third], keys, next, page);
-		float z[M][2][4], maxima[2 * M];
-		scores(w, s, s.ring[place], base, z);
+		Scores scores;
+		Weights weights;
+		if (!idle) score(w, s, s.ring[place], base, scores);
 		__syncthreads(); // maxima are there, and the keys have been used
 		fetch(w, s.ring[place], keys + VALUES, next, page);
-		exponentiate(p, s, z, maxima);
+		if (!idle) exponentiate(p, s, scores, weights);
 		copy_wait<2>();
 		__syncthreads(); // probabilities and values are there
-		weigh(s, s.ring[second], maxima, now);
+		if (!idle) weigh(s, s.ring[second], weights, now);
 		page = later_page, place = third;
 		if ((next & (w.length - 1)) != 0 && next < w.end) continue;
 		const int c = base / w.length;
-		if (PARTIALS && !whole(s.item.whole, c)) {
+		if (partials && !whole(s.item.whole, c)) {
 			store_partial(p, s.item, c, now);
 			clear(now);
 			continue;
@@ -438,12 +467,12 @@ __device__ __forceinline__ void attend(const AttnParams &p, const Walk &w, int h
 			if (complete) join_state(now, group), clear(group);
 		}
 		if (complete) {
-			if constexpr (PARTIALS) store_partial(p, s.item, c & -GROUP, now);
+			if (partials) store_partial(p, s.item, c & -GROUP, now);
 			else join_state(all, now);
 			clear(now);
 		}
 	}
-	if constexpr (!PARTIALS) store(p, s.item, all);
+	if (!partials) store(p, s.item, all);
 }
 
 // begin starts the copies of an item's first span, and of the second's keys; it returns the second's page.
@@ -455,7 +484,7 @@ __device__ __forceinline__ int begin(const Walk &w, const bf16 *keys, Shared &s)
 	return next;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, ROWS == 16 ? 4 : 2) attn(const __grid_constant__ AttnParams p) {
+extern "C" __global__ void __launch_bounds__(THREADS, ROWS == 16 ? 4 : 3) attn(const __grid_constant__ AttnParams p) {
 	SHARED_STRUCT(Shared, s);
 	const int h = blockIdx.y;
 	const bf16 *keys = p.cache + (size_t)h * P * D; // of page 0
@@ -471,10 +500,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, ROWS == 16 ? 4 : 2) attn(c
 	for (int i = blockIdx.x; i < items;) {
 		const bool final = i + gridDim.x >= items;
 		load_queries(p, w, h, s);
-		if (w.partial < 0) {
-			attend<false>(p, w, h, keys, page, s);
-		} else {
-			attend<true>(p, w, h, keys, page, s);
+		attend(p, w, h, keys, page, s);
+		if (w.partial >= 0) {
 			if (TUNE_LAST && p.last && final) start_next();
 			__threadfence();
 			__syncthreads();
