@@ -14,7 +14,7 @@ import (
 func operatorKinds() []cluster.Kind {
 	return append(nextOperatorKinds(),
 		cluster.KindRemoveNode, cluster.KindPutDeployment, cluster.KindDeleteDeployment, cluster.KindPutKey,
-		cluster.KindRevokeKey, cluster.KindDeleteKey, cluster.KindPutToken, cluster.KindRevokeToken, cluster.KindSetCAs,
+		cluster.KindRevokeKey, cluster.KindDeleteKey, cluster.KindPutToken, cluster.KindRevokeToken, cluster.KindSetCAs, cluster.KindRotateGossip,
 	)
 }
 

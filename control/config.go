@@ -31,6 +31,11 @@ type Config struct {
 	Authority   *identity.Authority
 	// GossipKey and Pepper are given to nodes that join.
 	GossipKey, Pepper []byte
+	// GossipGeneration is that of GossipKey.
+	GossipGeneration uint64
+	// Gossip are the generations of the gossip's keys that this node holds. Nil for a node
+	// that takes no part in the gossip.
+	Gossip func() []uint64
 	// Bootstrap makes a new cluster, if Dir is empty. Without it a new node waits to
 	// be taken in by the others.
 	Bootstrap *cluster.Cluster

@@ -188,7 +188,11 @@ func (n *Node) welcome(role cluster.Role, certificate []byte) (*cluster.JoinResp
 		}
 	}
 	if role != cluster.Admin {
-		out.GossipKey = n.cfg.GossipKey
+		var err error
+		out.GossipGeneration = n.gossipRing()[0]
+		if out.GossipKey, err = n.GossipKey(out.GossipGeneration); err != nil {
+			return nil, err
+		}
 	}
 	if role == cluster.Control || role == cluster.Gateway {
 		out.Pepper = n.cfg.Pepper

@@ -73,7 +73,7 @@ func (n *Node) reconcile(ctx context.Context) {
 			n.log.Debug("the leader's loop was held up", "by", late)
 			n.heard.forgive(late)
 		}
-		for _, f := range []func(context.Context, time.Time) error{n.begin, n.losses, n.voters, n.place, n.forget} {
+		for _, f := range []func(context.Context, time.Time) error{n.begin, n.losses, n.voters, n.place, n.forget, n.rotate} {
 			if err := f(ctx, now); err != nil && ctx.Err() == nil && !errors.Is(err, state.ErrConflict) {
 				n.log.Debug("not reconciled yet", "err", err)
 			}

@@ -57,6 +57,7 @@ func (n *Node) Handler() http.Handler {
 		{cluster.PathSlices, small, []cluster.Role{cluster.Control, cluster.Gateway}, n.serveSlices},
 		{cluster.PathMeasures, small, []cluster.Role{cluster.Control, cluster.Worker}, n.serveMeasures},
 		{cluster.PathRenew, small, every, n.serveRenew},
+		{cluster.PathGossip, small, running, n.serveGossip},
 		{cluster.PathStatus, small, every, n.serveStatus},
 		{cluster.PathBackup, small, operators, n.serveBackup},
 		{cluster.PathRestore, large, operators, n.serveRestore},
@@ -316,6 +317,9 @@ func (n *Node) beat(ctx context.Context) error {
 	for {
 		attempt, cancel := context.WithTimeout(ctx, n.cfg.Patience)
 		own := cluster.Beat{Node: n.cfg.Self.ID, Index: n.State().Index}
+		if n.cfg.Gossip != nil {
+			own.Gossip = n.cfg.Gossip()
+		}
 		// What fails is repeated with the next tick.
 		if leader, _ := n.Leader(); leader == "" && len(n.State().Nodes) == 0 {
 			_, _ = n.contacts.Heartbeat(attempt, own) // the consensus does not know of this node yet

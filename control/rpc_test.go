@@ -85,6 +85,7 @@ func TestWhoMayCall(t *testing.T) {
 		cluster.PathSlices:    {cluster.Control, cluster.Gateway},
 		cluster.PathMeasures:  {cluster.Control, cluster.Worker},
 		cluster.PathRenew:     every,
+		cluster.PathGossip:    {cluster.Control, cluster.Worker, cluster.Gateway},
 		cluster.PathStatus:    every,
 		cluster.PathBackup:    {cluster.Control, cluster.Admin},
 		cluster.PathRestore:   {cluster.Control, cluster.Admin},

@@ -68,7 +68,10 @@ func (c *Config) library() (*memberlist.Config, error) {
 		return nil, fmt.Errorf("membership: bind address: %w", err)
 	}
 	out := memberlist.DefaultLANConfig()
-	out.Name, out.Label, out.SecretKey = c.Node, c.Cluster, c.Key
+	out.Name, out.Label = c.Node, c.Cluster
+	if out.Keyring, err = memberlist.NewKeyring(nil, c.Key); err != nil {
+		return nil, fmt.Errorf("membership: the key: %w", err)
+	}
 	out.BindAddr, out.BindPort = "0.0.0.0", bind.Port
 	if bind.IP != nil {
 		out.BindAddr = bind.IP.String()

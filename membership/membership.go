@@ -41,6 +41,7 @@ type Membership struct {
 	cfg    Config
 	events *events
 	list   *memberlist.Memberlist
+	ring   *memberlist.Keyring
 	addr   string
 
 	members atomic.Pointer[map[string]Member]
@@ -74,7 +75,7 @@ func Open(cfg Config) (*Membership, error) {
 		cfg: cfg, events: newEvents(meta{Role: cfg.Role}), told: make(chan struct{}, 1), changed: make(chan struct{}),
 	}
 	m.members.Store(&map[string]Member{})
-	lib.Events, lib.Delegate = m.events, m.events
+	lib.Events, lib.Delegate, m.ring = m.events, m.events, lib.Keyring
 	if err := free(cfg.Bind); err != nil {
 		return nil, fmt.Errorf("membership: listen on %s: %w", cfg.Bind, err)
 	}
@@ -106,6 +107,34 @@ func (m *Membership) Close() error { return m.list.Shutdown() }
 
 // Addr is where the others reach this node's gossip, host:port.
 func (m *Membership) Addr() string { return m.addr }
+
+// SetKeys replaces the keys: all of them are tried on what comes, and the first encrypts
+// what goes. Each has KeySize bytes.
+func (m *Membership) SetKeys(keys [][]byte) error {
+	if len(keys) == 0 {
+		return errors.New("membership: there is no key")
+	}
+	for _, key := range keys {
+		if len(key) != KeySize {
+			return fmt.Errorf("membership: a key has %d bytes, it must have %d", len(key), KeySize)
+		}
+		if err := m.ring.AddKey(key); err != nil {
+			return fmt.Errorf("membership: add a key: %w", err)
+		}
+	}
+	if err := m.ring.UseKey(keys[0]); err != nil {
+		return fmt.Errorf("membership: use a key: %w", err)
+	}
+	for _, old := range slices.Clone(m.ring.GetKeys()) {
+		if slices.ContainsFunc(keys, func(k []byte) bool { return slices.Equal(k, old) }) {
+			continue
+		}
+		if err := m.ring.RemoveKey(old); err != nil {
+			return fmt.Errorf("membership: remove a key: %w", err)
+		}
+	}
+	return nil
+}
 
 // Members is what the gossip says, by node; this node too. The map does not change.
 func (m *Membership) Members() map[string]Member { return *m.members.Load() }

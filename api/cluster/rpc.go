@@ -100,7 +100,10 @@ type JoinResponse struct {
 	Control []string `json:"control,omitempty"`
 	// GossipKey is for nodes, AuthorityKey (PEM) for control nodes, Pepper for
 	// control nodes and gateways.
-	GossipKey    []byte `json:"gossip_key,omitempty"`
+	// GossipGeneration is the key's.
+	GossipKey        []byte `json:"gossip_key,omitempty"`
+	GossipGeneration uint64 `json:"gossip_generation,omitempty"`
+
 	AuthorityKey string `json:"authority_key,omitempty"`
 	Pepper       []byte `json:"pepper,omitempty"`
 }
@@ -136,6 +139,9 @@ type Beat struct {
 	Index uint64 `json:"index"`
 	// Loads are by replica.
 	Loads map[string]Load `json:"loads,omitempty"`
+	// Gossip are the generations of the gossip's keys that the node holds, the one that
+	// it encrypts by first.
+	Gossip []uint64 `json:"gossip,omitempty"`
 }
 
 // BeatReply answers a heartbeat.

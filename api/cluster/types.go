@@ -34,6 +34,9 @@ type Cluster struct {
 	Created time.Time `json:"created"`
 	// CAs are the certificates that nodes trust, PEM; more than one during a rotation.
 	CAs []string `json:"cas"`
+	// Gossip are the generations of the gossip's keys that nodes hold, the one that they
+	// encrypt by first; nil for the first key alone.
+	Gossip []uint64 `json:"gossip,omitempty"`
 	NextFields
 }
 

@@ -52,6 +52,8 @@ func (k Kind) since() int {
 	switch k {
 	case KindNoteOperator, KindForgetNode, KindDeleteKey:
 		return sinceOperators
+	case KindRotateGossip, KindSetGossip:
+		return sinceGossip
 	}
 	if v, _ := k.next(); v > 0 {
 		return v
@@ -90,6 +92,10 @@ func (k Kind) body() any {
 		return new(CAs)
 	case KindNoteOperator:
 		return new(Operator)
+	case KindRotateGossip:
+		return new(RotateGossip)
+	case KindSetGossip:
+		return new(SetGossip)
 	}
 	_, body := k.next()
 	return body

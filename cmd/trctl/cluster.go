@@ -27,6 +27,7 @@ type clusterCmd struct {
 	Remove  clusterRemoveCmd  `cmd:"" help:"Take a node out of the cluster, for good."`
 	Backup  clusterBackupCmd  `cmd:"" help:"Write a copy of the cluster's state to a file."`
 	Restore clusterRestoreCmd `cmd:"" help:"Replace the cluster's state by that of a backup."`
+	Rotate  rotateCmd         `cmd:"" help:"Replace secrets of the cluster."`
 	Admin   adminCmd          `cmd:"" help:"Operators' identities, for commands from elsewhere."`
 	Token   tokenCmd          `cmd:"" help:"Join tokens, which let nodes into the cluster."`
 }

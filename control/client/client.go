@@ -181,6 +181,13 @@ func (c *Client) Slice(ctx context.Context, ask cluster.SliceAsk) (cluster.Slice
 	return out, err
 }
 
+// GossipKey is the gossip's key of a generation.
+func (c *Client) GossipKey(ctx context.Context, generation uint64) ([]byte, error) {
+	var out cluster.GossipReply
+	err := c.call(ctx, cluster.PathGossip, cluster.GossipRequest{Generation: generation}, &out, cluster.MaxCall)
+	return out.Key, err
+}
+
 // Measure tells the leader what the node's replicas have measured.
 func (c *Client) Measure(ctx context.Context, m cluster.Measures) error {
 	var out struct{}

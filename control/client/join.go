@@ -62,7 +62,7 @@ func Join(ctx context.Context, address string, token identity.JoinToken, who Joi
 	}
 	saved := &identity.Saved{
 		Cluster: response.Cluster, Role: who.Role, Node: who.Node, Control: response.Control,
-		Certificate: []byte(response.Certificate), GossipKey: response.GossipKey,
+		Certificate: []byte(response.Certificate), GossipKey: response.GossipKey, GossipGeneration: response.GossipGeneration,
 		AuthorityKey: []byte(response.AuthorityKey), Pepper: response.Pepper,
 	}
 	if len(saved.Control) == 0 {

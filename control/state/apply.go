@@ -98,6 +98,10 @@ func (s *State) apply(c *cluster.Command) error {
 		return decoded(c, s.putKey)
 	case cluster.KindRevokeKey:
 		return decoded(c, s.revokeKey)
+	case cluster.KindRotateGossip:
+		return decoded(c, s.rotateGossip)
+	case cluster.KindSetGossip:
+		return decoded(c, s.setGossip)
 	case cluster.KindDeleteKey:
 		return decoded(c, s.deleteKey)
 	case cluster.KindPutToken:

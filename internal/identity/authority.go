@@ -4,6 +4,7 @@ import (
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
+	"crypto/hkdf"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
@@ -82,6 +83,20 @@ func ParseAuthority(certificate, key []byte) (*Authority, error) {
 func (a *Authority) PEM() (certificate, key []byte, err error) {
 	key, err = EncodeKey(a.key)
 	return encodeCertificate(a.Certificate.Raw), key, err
+}
+
+// Derive makes a secret of n bytes that every control node makes alike, and nobody who
+// does not have the CA's key. Other purposes give other secrets.
+func (a *Authority) Derive(purpose string, n int) ([]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(a.key)
+	if err != nil {
+		return nil, fmt.Errorf("identity: encode a key: %w", err)
+	}
+	out, err := hkdf.Key(sha256.New, der, nil, "tokenrouter "+purpose, n)
+	if err != nil {
+		return nil, fmt.Errorf("identity: derive a secret: %w", err)
+	}
+	return out, nil
 }
 
 // Issue signs a node's request (DER) for a name, whatever the request says of names, for

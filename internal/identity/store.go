@@ -23,6 +23,8 @@ type Saved struct {
 	Addr   string `json:"addr"`
 	Gossip string `json:"gossip,omitempty"`
 	Public string `json:"public,omitempty"`
+	// GossipGeneration is that of GossipKey.
+	GossipGeneration uint64 `json:"gossip_generation,omitempty"`
 
 	// Certificate and Key are PEM; CAs the trusted ones.
 	Certificate []byte   `json:"-"`

@@ -36,6 +36,7 @@ type Node struct {
 	mux         *alpn.Mux
 	calls       *h2.Server
 	gossip      *membership.Membership // nil without Config.Gossip
+	ring        *link.Ring
 	// metrics is nil without Config.MetricsListen.
 	metrics net.Listener
 	// founds says that the node is to begin its cluster.
@@ -138,11 +139,12 @@ func (n *Node) openControl(view *client.View) error {
 	n.founds = own != nil
 	cfg := control.Config{
 		Self: n.self, Dir: filepath.Join(n.cfg.Dir, "raft"), Raft: n.mux.Listener(identity.ProtocolRaft),
-		Credentials: n.credentials, Authority: n.authority, GossipKey: n.cfg.Saved.GossipKey, Pepper: n.cfg.Saved.Pepper,
+		Credentials: n.credentials, Authority: n.authority, GossipKey: n.cfg.Saved.GossipKey, GossipGeneration: n.cfg.Saved.GossipGeneration, Pepper: n.cfg.Saved.Pepper,
 		Bootstrap: own, Contacts: n.contacts(), View: view, Log: n.cfg.Log,
 	}
 	if n.gossip != nil {
 		cfg.Dead = n.gossip.Dead
+		cfg.Gossip = func() []uint64 { return n.ring.Held() }
 	}
 	if n.cfg.Change != nil {
 		n.cfg.Change(&cfg)
@@ -151,6 +153,10 @@ func (n *Node) openControl(view *client.View) error {
 		return err
 	}
 	n.opened = append(n.opened, n.control.Close)
+	n.ring = link.NewRing(link.RingConfig{
+		Saved: n.cfg.Saved, Gossip: n.gossip, Keep: n.keeper.KeepGossip, Log: n.cfg.Log,
+		Fetch: func(_ context.Context, generation uint64) ([]byte, error) { return n.control.GossipKey(generation) },
+	})
 	n.calls, err = h2.NewServer(h2.Config{Log: n.cfg.Log}, n.handler())
 	return err
 }
@@ -223,6 +229,7 @@ func (n *Node) Run(ctx context.Context) error {
 		front.Go(n.gossip.Run)
 	}
 	front.Go(func(ctx context.Context) error { return n.keeper.Run(ctx, n.control.View()) })
+	front.Go(func(ctx context.Context) error { return n.ring.Run(ctx, n.control.View()) })
 	err := front.Wait()
 	closePorts()
 	return errors.Join(err, back.Wait())

@@ -37,6 +37,19 @@ func (k *Keeper) Renewed(certificate, key []byte, cas [][]byte) error {
 	return k.saved.Save(k.dir)
 }
 
+// KeepGossip writes the key by which the gossip is to begin.
+func (k *Keeper) KeepGossip(key []byte, generation uint64) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	next := k.saved
+	next.GossipKey, next.GossipGeneration = key, generation
+	if err := next.Save(k.dir); err != nil {
+		return err
+	}
+	k.saved = next
+	return nil
+}
+
 // Run follows the state until ctx ends, and returns its cause. What cannot be written
 // is logged, and tried again when more has changed.
 func (k *Keeper) Run(ctx context.Context, view *client.View) error {

@@ -53,6 +53,7 @@ type Link struct {
 	credentials *identity.Credentials
 	keeper      *Keeper
 	gossip      *membership.Membership // nil without Config.Gossip
+	ring        *Ring
 }
 
 // ErrRemoved says that the node was removed from the cluster. It does not come back.
@@ -82,13 +83,22 @@ func New(cfg Config) (*Link, error) {
 	}
 	l.keeper = NewKeeper(cfg.Dir, cfg.Saved, l.credentials, cfg.Log)
 	if cfg.Gossip == "" {
+		l.ring = l.newRing()
 		return l, nil
 	}
 	if l.gossip, err = OpenGossip(cfg.Saved, cfg.Gossip, cfg.Self.Addr, l.view, cfg.Log); err != nil {
 		return nil, errors.Join(err, l.client.Close())
 	}
 	l.cfg.Self.Gossip = l.gossip.Addr()
+	l.ring = l.newRing()
 	return l, nil
+}
+
+// newRing follows the keys of the gossip, which control nodes give.
+func (l *Link) newRing() *Ring {
+	return NewRing(RingConfig{
+		Saved: l.cfg.Saved, Gossip: l.gossip, Fetch: l.client.GossipKey, Keep: l.keeper.KeepGossip, Log: l.cfg.Log,
+	})
 }
 
 // Close releases a Link that was not run.
@@ -120,6 +130,7 @@ func (l *Link) Run(ctx context.Context) error {
 	loops.Go(l.announce)
 	loops.Go(l.recall)
 	loops.Go(l.keep)
+	loops.Go(func(ctx context.Context) error { return l.ring.Run(ctx, l.view) })
 	loops.Go(func(ctx context.Context) error {
 		return l.client.Beat(ctx, BeatEvery, l.beat, l.cfg.Heard)
 	})
@@ -133,6 +144,9 @@ func (l *Link) Run(ctx context.Context) error {
 
 func (l *Link) beat() cluster.Beat {
 	b := cluster.Beat{Node: l.cfg.Self.ID, Index: l.view.State().Index}
+	if l.gossip != nil {
+		b.Gossip = l.ring.Held()
+	}
 	if l.cfg.Loads != nil {
 		b.Loads = l.cfg.Loads()
 	}
