@@ -40,8 +40,8 @@ var attnRows = [AttnForms]int{16, 64}
 // attnThreads are the threads of a block.
 const attnThreads = 128
 
-// attnResident is how many blocks of a variant an H200 holds at once: four and three a multiprocessor.
-var attnResident = [AttnForms]int{4 * 132, 3 * 132}
+// attnResident is how many blocks of a variant an H200 holds at once: four and two a multiprocessor.
+var attnResident = [AttnForms]int{4 * 132, 2 * 132}
 
 // AttnSlots is the number of items that run at once: that of blocks for each key head.
 func (d Dims) AttnSlots(form AttnForm) int { return max(attnResident[form]/d.KVHeads, 1) }
@@ -133,6 +133,9 @@ func (p *AttnPlan) Finish(slots int) {
 	for _, it := range p.tiles {
 		chunks, rows := int(it.ChunkEnd), int(it.NTok)*p.dims.Group()
 		parts := min(slots*it.length()/total, chunks)
+		if p.Form == AttnWide { // many rows: the join of single chunks would cost more than shorter items save
+			parts = min(parts, chunks/groupChunks)
+		}
 		if parts < 2 || chunks > p.room.Chunks || chunks*rows > p.room.Rows {
 			p.Items = append(p.Items, it)
 			continue

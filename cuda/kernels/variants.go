@@ -129,11 +129,11 @@ func tileVariant(passes, gate int) Variant {
 	return Variant{"tile", defines("TILE_W", passes, "TILE_ACT", gate), 255}
 }
 
-// attnVariant is a form of attn. Four blocks of the narrow one and three of the wide one fit an SM.
+// attnVariant is a form of attn. Four blocks of the narrow one and two of the wide one fit an SM.
 func attnVariant(dims map[string]string, form AttnForm) Variant {
 	d := defines("ATTN_ROWS", attnRows[form], "ATTN_FRESH", map[AttnForm]int{AttnNarrow: 1, AttnWide: 0}[form])
 	maps.Copy(d, dims)
-	return Variant{"attn", d, [AttnForms]int{128, 168}[form]}
+	return Variant{"attn", d, [AttnForms]int{128, 255}[form]}
 }
 
 // Variants lists what a model of these dimensions needs, in a fixed order.

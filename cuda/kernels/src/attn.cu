@@ -34,6 +34,7 @@ constexpr int SPAN = 64, ROWS = ATTN_ROWS, THREADS = 128, WARPS = 4;
 constexpr int PARTS = WARPS * 16 / ROWS; // that warps make of a span's positions and of the output's columns
 constexpr int UNITS = D / 8;             // 16-byte units of a row
 constexpr int RUNS = SPAN / 16 / PARTS, NT = D / 8 / PARTS; // runs of 16 positions, tiles of 8 columns that a warp has
+constexpr int MANY = NT < 4 ? NT : 4; // tiles of columns that a warp makes at a time
 constexpr int MAX_CHUNKS = 32, GROUP = 4;
 constexpr int TUNE_LAST = 1;
 constexpr bool WHOLE = P % SPAN == 0; // a span lies in one page
@@ -65,11 +66,17 @@ struct State {
 	float maxima[2], sums[2], out[NT][4];
 };
 
-// Total is a State that is touched once a chunk of several spans, or once a group: in local memory, as there are registers for
-// one State only.
+// Total is a State that is touched once a chunk of several spans, or once a group: in local memory, to leave registers to others.
 struct Total {
 	volatile float maxima[2], sums[2], out[NT][4];
 };
+
+// Longer is a State for the length of an item: the narrow variant has registers for two.
+#if ATTN_ROWS == 16
+typedef State Longer;
+#else
+typedef Total Longer;
+#endif
 
 // Place is where a thread works: its lane as row g and column c of a product's tile, its warp's part and first row.
 struct Place {
@@ -283,19 +290,24 @@ __device__ __forceinline__ void weigh(Shared &s, const uint4 (*values)[UNITS], W
 	const int row16 = at.lane % 16;
 	const u32 vat = (row16 * UNITS + ((at.part * NT + at.lane / 16) ^ row16 % 8)) * 16, pat = (row16 * 8 + (at.lane / 16 ^ row16 % 8)) * 16;
 #pragma unroll
-	for (int t = 0; t < NT; t += 2) { // 16 columns at a time, for the registers' sake
-		float o[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
+	for (int t = 0; t < NT; t += MANY) { // some columns at a time, for the registers' sake
+		float o[MANY][4];
+#pragma unroll
+		for (int i = 0; i < MANY * 4; i++) o[i / 4][i % 4] = 0.0f;
 #pragma unroll
 		for (int n = 0; n < SPAN / 16; n++) {
-			u32 v[4];
-			load_matrices_transposed(v, values[16 * n], vat ^ 16 * t);
 			if constexpr (PARTS > 1) load_matrices(weights.a[0], s.probs, pat ^ 32 * n);
 			const u32(&a)[4] = weights.a[PARTS > 1 ? 0 : n];
-			mma_bf16(o[0], a[0], a[1], a[2], a[3], v[0], v[1]);
-			mma_bf16(o[1], a[0], a[1], a[2], a[3], v[2], v[3]);
+#pragma unroll
+			for (int u = 0; u < MANY; u += 2) {
+				u32 v[4];
+				load_matrices_transposed(v, values[16 * n], vat ^ 16 * (t + u));
+				mma_bf16(o[u], a[0], a[1], a[2], a[3], v[0], v[1]);
+				mma_bf16(o[u + 1], a[0], a[1], a[2], a[3], v[2], v[3]);
+			}
 		}
 #pragma unroll
-		for (int i = 0; i < 8; i++) state.out[t + i / 4][i % 4] = join(state.out[t + i / 4][i % 4], o[i / 4][i % 4], f[i % 4 / 2]);
+		for (int i = 0; i < MANY * 4; i++) state.out[t + i / 4][i % 4] = join(state.out[t + i / 4][i % 4], o[i / 4][i % 4], f[i % 4 / 2]);
 	}
 }
 
@@ -315,7 +327,7 @@ __device__ __forceinline__ void join_state(T &all, const U &next) {
 }
 
 // store writes a tile's output.
-__device__ __forceinline__ void store(const AttnParams &p, const AttnItem &item, const Total &state) {
+__device__ __forceinline__ void store(const AttnParams &p, const AttnItem &item, const Longer &state) {
 	const Place at = here();
 	const int h = blockIdx.y, token = item.token, rows = item.ntok * G;
 #pragma unroll
@@ -345,90 +357,134 @@ __device__ __forceinline__ void store_partial(const AttnParams &p, const AttnIte
 	}
 }
 
-// Joined is four columns of a row: the group at hand, and the groups before.
-struct Joined {
-	SoftmaxState group, all;
-	float group_out[4], all_out[4];
-};
-
-// close_group joins the group at hand into those before.
-__device__ __forceinline__ void close_group(Joined &j) {
-	const float2 f = join_factors(j.all, j.group.maximum, j.group.sum);
-#pragma unroll
-	for (int i = 0; i < 4; i++) j.all_out[i] = join(j.all_out[i], j.group_out[i], f), j.group_out[i] = 0.0f;
-	j.group = {-INF, 0.0f};
-}
-
 // whole reports whether the group of a chunk is one partial.
 __device__ __forceinline__ bool whole(u32 groups, int chunk) { return groups >> chunk / GROUP & 1; }
 
 // after is the chunk whose place has the partial after that in the place of a chunk.
 __device__ __forceinline__ int after(u32 groups, int chunk) { return whole(groups, chunk) ? chunk + GROUP : chunk + 1; }
 
-// Joining is how join_partials uses the memory of Shared up to its item: as many rows of partials at a time as there is room for.
+// Joining is how join_partials uses the memory of Shared up to its item.
 struct Joining {
-	float2 ml[ROWS][MAX_CHUNKS];
-	float4 out[1]; // [partial][row][D / 4]
+	float2 partials[ROWS][MAX_CHUNKS];       // maximum and sum of a partial, then what its join takes
+	float2 groups[ROWS][MAX_CHUNKS / GROUP]; // the same of groups
+	float inverse[ROWS];
+	float4 out[1]; // [partial][row][D / 4], of as many rows at a time as there is room for
 };
+
+// Tile is what join_partials knows of a tile.
+struct Tile {
+	int rows, chunks, partial; // the first row of its partials
+	u32 groups;
+};
+
+// copy_partials starts the copies of some rows of all partials.
+__device__ __forceinline__ void copy_partials(const AttnParams &p, const Tile &t, int h, int first, int count, float4 *to) {
+	constexpr int QUADS = D / 4, STEP = THREADS / QUADS; // rows that the block copies at a time
+	const int row = threadIdx.x / QUADS, quad = threadIdx.x % QUADS;
+	const float4 *from = (const float4 *)p.part_o + ((size_t)(t.partial + first + row) * HK + h) * QUADS + quad;
+	to += row * QUADS + quad;
+#pragma unroll 1
+	for (int chunk = 0; chunk < t.chunks;) {
+		for (int r = row; r < count; r += STEP) copy_async(to + (r - row) * QUADS, from + (r - row) * HK * QUADS, true);
+		const int next = after(t.groups, chunk);
+		from += (next - chunk) * t.rows * HK * QUADS, to += count * QUADS;
+		chunk = next;
+	}
+	copy_commit();
+}
+
+// make_factors finds what the joins of all partials and groups take. Work of one thread is a group, then a row.
+__device__ __forceinline__ void make_factors(const AttnParams &p, const Tile &t, int h, Joining &room) {
+#pragma unroll 4
+	for (int j = threadIdx.x; j < t.rows * t.chunks; j += THREADS) { // all at once: each wait for memory counts here
+		const int chunk = j / t.rows;
+		if (chunk % GROUP == 0 || !whole(t.groups, chunk))
+			room.partials[j % t.rows][chunk] = __ldcg((const float2 *)p.part_ml + (size_t)(t.partial + j) * HK + h);
+	}
+	__syncthreads();
+	const int groups = (t.chunks + GROUP - 1) / GROUP;
+#pragma unroll 1
+	for (int j = threadIdx.x; j < t.rows * groups; j += THREADS) {
+		const int group = j / t.rows, row = j % t.rows;
+		SoftmaxState state = {-INF, 0.0f};
+#pragma unroll
+		for (int c = 0; c < GROUP; c++) {
+			const int chunk = GROUP * group + c;
+			if (c == 0 || chunk < t.chunks && !whole(t.groups, chunk)) {
+				float2 &at = room.partials[row][chunk];
+				at = join_factors(state, at.x, at.y);
+			}
+		}
+		room.groups[row][group] = make_float2(state.maximum, state.sum);
+	}
+	__syncthreads();
+	if (threadIdx.x < t.rows) {
+		SoftmaxState state = {-INF, 0.0f};
+#pragma unroll
+		for (int g = 0; g < MAX_CHUNKS / GROUP; g++) {
+			if (g >= groups) break;
+			float2 &at = room.groups[threadIdx.x][g];
+			at = join_factors(state, at.x, at.y);
+		}
+		room.inverse[threadIdx.x] = reciprocal(state.sum);
+	}
+}
 
 // join_partials joins the partials of a tile in order and writes the output.
 __device__ __forceinline__ void join_partials(const AttnParams &p, int h, Shared &s) {
-	constexpr int QUADS = D / 4, ROOM = (sizeof(Shared) - sizeof(AttnItem) - sizeof(Joining::ml)) / (QUADS * sizeof(float4));
+	constexpr int QUADS = D / 4, ROOM = (sizeof(Shared) - sizeof(AttnItem) - sizeof(Joining) + sizeof(Joining::out)) / (QUADS * sizeof(float4));
 	static_assert(ROOM >= MAX_CHUNKS, "a row at least");
 	Joining &room = *(Joining *)&s;
-	const int rows = s.item.ntok * G, length = s.item.spans * SPAN, n = (s.item.pos + s.item.ntok + length - 1) / length;
-	const u32 groups = s.item.whole;
+	const int token = s.item.token, length = s.item.spans * SPAN;
+	const Tile t = {s.item.ntok * G, (s.item.pos + s.item.ntok + length - 1) / length, s.item.partial, s.item.whole};
 	int partials = 0;
-	for (int chunk = 0; chunk < n; chunk = after(groups, chunk)) partials++;
-	const int some = min(ROOM / partials, rows);
+	for (int chunk = 0; chunk < t.chunks; chunk = after(t.groups, chunk)) partials++;
+	const int some = min(ROOM / partials, t.rows);
 #pragma unroll 1
-	for (int first = 0; first < rows; first += some) {
-		__syncthreads(); // shared memory is free
-		const int count = min(some, rows - first), quads = count * QUADS;
-		float4 *to = room.out;
-#pragma unroll 1
-		for (int chunk = 0; chunk < n; chunk = after(groups, chunk)) {
-			const size_t row0 = s.item.partial + chunk * rows + first;
-			for (int j = threadIdx.x; j < quads; j += THREADS)
-				copy_async(to + j, (const float4 *)p.part_o + ((row0 + j / QUADS) * HK + h) * QUADS + j % QUADS, true);
-			to += quads;
-		}
-		copy_commit();
-#pragma unroll 1
-		for (int j = threadIdx.x; j < count * n; j += THREADS) { // all chunks at once: each wait for memory counts here
-			const int chunk = j / count, row = j % count;
-			if (chunk % GROUP == 0 || !whole(groups, chunk))
-				room.ml[row][chunk] = __ldcg((const float2 *)p.part_ml + (size_t)(s.item.partial + chunk * rows + first + row) * HK + h);
-		}
+	for (int first = 0; first < t.rows; first += some) {
+		const int count = min(some, t.rows - first), quads = count * QUADS;
+		copy_partials(p, t, h, first, count, room.out);
+		if (first == 0) make_factors(p, t, h, room);
 		copy_wait<0>();
 		__syncthreads();
 #pragma unroll 1
 		for (int j = threadIdx.x; j < quads; j += THREADS) {
 			const int row = first + j / QUADS;
-			Joined joined = {{-INF, 0.0f}, {-INF, 0.0f}, {0, 0, 0, 0}, {0, 0, 0, 0}};
 			const float4 *from = room.out + j;
-#pragma unroll 1
-			for (int chunk = 0, next; chunk < n; chunk = next, from += quads) {
-				const float2 m = room.ml[j / QUADS][chunk], f = join_factors(joined.group, m.x, m.y);
-				const float4 x = *from;
-				const float o[4] = {x.x, x.y, x.z, x.w};
+			float all[4] = {0, 0, 0, 0};
+#pragma unroll 2
+			for (int first_chunk = 0; first_chunk < t.chunks; first_chunk += GROUP) {
+				float group[4] = {0, 0, 0, 0};
 #pragma unroll
-				for (int i = 0; i < 4; i++) joined.group_out[i] = join(joined.group_out[i], o[i], f);
-				next = after(groups, chunk);
-				if (next % GROUP == 0 || next >= n) close_group(joined);
+				for (int c = 0; c < GROUP; c++) {
+					const int chunk = first_chunk + c;
+					if (c == 0 || chunk < t.chunks && !whole(t.groups, chunk)) {
+						const float4 x = *from;
+						const float2 f = room.partials[row][chunk];
+						group[0] = join(group[0], x.x, f), group[1] = join(group[1], x.y, f);
+						group[2] = join(group[2], x.z, f), group[3] = join(group[3], x.w, f);
+						from += quads;
+					}
+				}
+				const float2 f = room.groups[row][first_chunk / GROUP];
+#pragma unroll
+				for (int i = 0; i < 4; i++) all[i] = join(all[i], group[i], f);
 			}
-			const float inverse = reciprocal(joined.all.sum), *o = joined.all_out;
-			bf16 *out = p.out + ((size_t)(s.item.token + row / G) * HQ + h * G + row % G) * D + j % QUADS * 4;
-			*(uint2 *)out = make_uint2(pack_bf16(o[0] * inverse, o[1] * inverse), pack_bf16(o[2] * inverse, o[3] * inverse));
+			const float inverse = room.inverse[row];
+			bf16 *out = p.out + ((size_t)(token + row / G) * HQ + h * G + row % G) * D + j % QUADS * 4;
+			*(uint2 *)out = make_uint2(pack_bf16(all[0] * inverse, all[1] * inverse), pack_bf16(all[2] * inverse, all[3] * inverse));
 		}
+		__syncthreads(); // the room is free again
 	}
 }
 
 // attend walks an item's spans; begin has been called, and returned page. It writes partials, or all joined.
 __device__ __forceinline__ void attend(const AttnParams &p, const Walk &w, int h, const bf16 *keys, int page, Shared &s) {
 	State now; // the chunk at hand, or all of the group at hand where chunks are spans
-	Total group, all;
-	clear(now), clear(group);
+	Total group;
+	Longer all;
+	clear(now);
+	if (w.length > SPAN) clear(group);
 	const bool partials = w.partial >= 0;
 	if (!partials) clear(all);
 	const bool idle = here().row0 >= w.ntok * G; // a warp without rows
@@ -484,7 +540,7 @@ __device__ __forceinline__ int begin(const Walk &w, const bf16 *keys, Shared &s)
 	return next;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, ROWS == 16 ? 4 : 3) attn(const __grid_constant__ AttnParams p) {
+extern "C" __global__ void __launch_bounds__(THREADS, ROWS == 16 ? 4 : 2) attn(const __grid_constant__ AttnParams p) {
 	SHARED_STRUCT(Shared, s);
 	const int h = blockIdx.y;
 	const bf16 *keys = p.cache + (size_t)h * P * D; // of page 0
