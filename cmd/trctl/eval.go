@@ -127,7 +127,10 @@ func parseQuestions(text []byte, answers bool) ([]problem, error) {
 			Question string   `json:"question"`
 			Answer   *float64 `json:"answer"`
 		}
-		if err := json.Unmarshal(lines.Bytes(), &p); err != nil {
+		var wrong *json.UnmarshalTypeError
+		if err := json.Unmarshal(lines.Bytes(), &p); errors.As(err, &wrong) && wrong.Field == "answer" {
+			return nil, fmt.Errorf("line %d: the answer is a %s; it must be a number", n, wrong.Value)
+		} else if err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
 		if p.Question == "" || p.Answer == nil && answers {

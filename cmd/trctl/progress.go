@@ -52,8 +52,11 @@ func (g *progress) step(t totals, wall time.Duration) {
 		return
 	}
 	g.tenth = tenth
-	fmt.Fprintf(g.out, "%d/%d problems, accuracy %.3f, %.0f tokens/s\n",
-		t.asked, g.total, float64(t.right)/float64(t.asked), float64(t.tokens)/wall.Seconds())
+	accuracy := ""
+	if t.judged > 0 {
+		accuracy = fmt.Sprintf(" accuracy %.3f,", float64(t.right)/float64(t.judged))
+	}
+	fmt.Fprintf(g.out, "%d/%d problems,%s %.0f tokens/s\n", t.asked, g.total, accuracy, float64(t.tokens)/wall.Seconds())
 }
 
 // end leaves the terminal clean, whether or not all steps came.

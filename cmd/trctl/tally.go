@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -34,6 +35,7 @@ type tally struct {
 	policy  string
 	models  []string
 	asked   int
+	judged  int // of those asked, with an answer to compare with
 	right   int
 	tokens  int
 	byModel map[string]int
@@ -42,13 +44,16 @@ type tally struct {
 func newTally(name string) *tally { return &tally{name: name, byModel: map[string]int{}} }
 
 // totals is a snapshot of a tally.
-type totals struct{ asked, right, tokens int }
+type totals struct{ asked, judged, right, tokens int }
 
 func (t *tally) add(q problem, r *reply) totals {
 	got, ok := finalAnswer(r.Choices[0].Message.Content)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.asked++
+	if !math.IsNaN(q.Answer) {
+		t.judged++
+	}
 	if ok && got == q.Answer {
 		t.right++
 	}
@@ -61,7 +66,7 @@ func (t *tally) add(q problem, r *reply) totals {
 			t.byModel[model] += n
 		}
 	}
-	return totals{t.asked, t.right, t.tokens}
+	return totals{t.asked, t.judged, t.right, t.tokens}
 }
 
 func (t *tally) report(wall time.Duration) *evalReport {
