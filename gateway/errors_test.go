@@ -183,7 +183,7 @@ func TestProbes(t *testing.T) {
 
 func TestKeys(t *testing.T) {
 	f := start(t, func(c *Config) {
-		c.Keys = HashedKeys{sha256.Sum256([]byte("tr-one")), sha256.Sum256([]byte("tr-two"))}
+		c.Keys = hashedKeys{sha256.Sum256([]byte("tr-one")), sha256.Sum256([]byte("tr-two"))}
 	}, &sessiontest.Entry{ID: "e1", Script: sessiontest.Words(1)})
 	router, ok := f.Handler().(*echo.Echo)
 	if !ok {

@@ -3,7 +3,6 @@ package gateway
 import (
 	"context"
 	"crypto/sha256"
-	"crypto/subtle"
 	"errors"
 	"fmt"
 	"net/http"
@@ -52,22 +51,6 @@ var (
 	// ErrKeysUnknown says that the gateway does not know the keys yet.
 	ErrKeysUnknown = errors.New("gateway: the API keys are not known yet")
 )
-
-// HashedKeys are the SHA-256 hashes of keys that may ask for everything.
-type HashedKeys [][sha256.Size]byte
-
-// Find compares the key's hash with all of them in constant time.
-func (k HashedKeys) Find(key string) (*Holder, error) {
-	hash := sha256.Sum256([]byte(key))
-	found := 0
-	for i := range k {
-		found |= subtle.ConstantTimeCompare(hash[:], k[i][:])
-	}
-	if found != 1 {
-		return nil, ErrKey
-	}
-	return &Holder{ID: fmt.Sprintf("%x", hash[:4]), Salt: SaltOf(hash[:])}, nil
-}
 
 // SaltOf derives the salt of a prefix cache from what identifies a key.
 func SaltOf(key []byte) [sha256.Size]byte {

@@ -72,7 +72,7 @@ func TestOrigins(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			f := start(t, func(c *Config) {
 				c.AllowOrigins = tc.allowed
-				c.Keys = HashedKeys{sha256.Sum256([]byte("tr-one"))}
+				c.Keys = hashedKeys{sha256.Sum256([]byte("tr-one"))}
 			}, &sessiontest.Entry{ID: "e1", Script: sessiontest.Words(1)})
 			h := http.Header{"Authorization": {"Bearer tr-one"}}
 			if tc.origin != "" {

@@ -29,16 +29,6 @@ func Pairs() []Pair {
 	}
 }
 
-// PairOf finds the known pair of two models, in either order.
-func PairOf(a, b string) (Pair, bool) {
-	for _, p := range Pairs() {
-		if a != b && slices.Contains(p.Models, a) && slices.Contains(p.Models, b) {
-			return p, true
-		}
-	}
-	return Pair{}, false
-}
-
 // pair makes deployments of the known pairs that are pinned, but for models that
 // already are in one.
 func (p *plan) pair() {

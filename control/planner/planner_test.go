@@ -287,18 +287,3 @@ func TestNames(t *testing.T) {
 		}
 	}
 }
-
-func TestPairOf(t *testing.T) {
-	for _, known := range Pairs() {
-		got, ok := PairOf(known.Models[1], known.Models[0])
-		if !ok || got.Name != known.Name {
-			t.Errorf("%v: %v %v", known.Models, got, ok)
-		}
-	}
-	if p, ok := PairOf("tiny-s", "qwen3-32b"); ok {
-		t.Errorf("no pair: %v", p)
-	}
-	if p, ok := PairOf("tiny-s", "tiny-s"); ok {
-		t.Errorf("one model: %v", p)
-	}
-}

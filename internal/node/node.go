@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -94,19 +93,11 @@ func private(a net.Addr) bool {
 // Addr is the public listener's address.
 func (n *Node) Addr() net.Addr { return n.listener.Addr() }
 
-// Handler is the gateway's HTTP handler, for clients in the same process. It
-// answers while Run runs.
-func (n *Node) Handler() http.Handler { return n.gateway.Handler() }
-
 // Plan is where the models' memory goes.
 func (n *Node) Plan() engine.Plan { return n.engine.Plan() }
 
 // Ready is closed once the node serves.
 func (n *Node) Ready() <-chan struct{} { return n.engine.Ready() }
-
-// Deployments lists what clients can ask for, in order of the configuration,
-// deployments first.
-func (n *Node) Deployments() []Deployment { return n.engine.Deployments() }
 
 // Run serves until ctx ends, then drains. It returns when all has been released.
 //

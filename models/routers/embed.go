@@ -29,6 +29,3 @@ func Names() []string {
 	slices.Sort(list)
 	return list
 }
-
-// Default is the name of the net of a kind for an entry model. It need not be shipped.
-func Default(model, kind string) string { return model + "-" + kind }

@@ -23,7 +23,7 @@ func TestShipped(t *testing.T) {
 			t.Error(err)
 			continue
 		}
-		if want := Default(c.Model, string(c.Kind)); name != want {
+		if want := c.Model + "-" + string(c.Kind); name != want {
 			t.Errorf("%s is for %s and of kind %s: expected the name %s", name, c.Model, c.Kind, want)
 		}
 		t.Logf("%v, %d bytes", c, c.Fold().Bytes())

@@ -245,6 +245,8 @@ func keys(w *town) {
 		gateway + operator.PathKeys: {http.StatusUnauthorized, http.StatusNotFound},
 		"http://" + w.control.MetricsAddr().String() + cluster.PathStatus: {http.StatusNotFound, http.StatusNotFound},
 		"http://" + w.control.MetricsAddr().String() + "/metrics":         {http.StatusOK, http.StatusOK},
+		"http://" + w.gateway.MetricsAddr().String() + "/v1/models":       {http.StatusNotFound, http.StatusNotFound},
+		"http://" + w.gateway.MetricsAddr().String() + "/metrics":         {http.StatusOK, http.StatusOK},
 		"http://" + w.worker.MetricsAddr().String() + generate.Path:       {http.StatusNotFound, http.StatusNotFound},
 		"http://" + w.worker.MetricsAddr().String() + "/metrics":          {http.StatusOK, http.StatusOK},
 	} {

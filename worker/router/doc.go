@@ -8,7 +8,7 @@
 // NAME.json that says what they are (Sidecar). Nothing is taken from the file that
 // the model has itself: the token embeddings are the model's.
 //
-// Executors are the callers. Open reads a Checkpoint; Net is its folded form, in
+// Executors are the callers. Read gives a Checkpoint; Net is its folded form, in
 // which everything before the first non-linear step is one matrix; Scorer computes it
 // on a CPU, with the executor's own matrix products, and is what GPU kernels are
 // compared with. Reference is the unfolded network in float64, for tests.

@@ -51,15 +51,6 @@ type Net struct {
 // NormEps is added to variances under the root, in layer norms and batch norms.
 const NormEps = 1e-5
 
-// Open reads a router and folds it. See Read for path.
-func Open(path string) (*Net, error) {
-	c, err := Read(path)
-	if err != nil {
-		return nil, err
-	}
-	return c.Fold(), nil
-}
-
 // Top is the number of largest logits that the net takes of each row.
 func (n *Net) Top() int {
 	if n.Kind == R2R {
