@@ -8,8 +8,9 @@
 //
 // While it leads, a Node also reconciles: it notes which nodes are heard, decides
 // what runs where (package control/planner), keeps the voters in line with the
-// state, gives out slices of API keys' rates, and solves thresholds from what workers
-// measure (package control/tuner). What only the leader knows, who was heard when, which
+// state, gives out slices of API keys' rates, solves thresholds from what workers measure
+// (package control/tuner), takes the steps of a change of the gossip's key, and forgets
+// gateways that are lost for a day. What only the leader knows, who was heard when, which
 // slices were given and what was measured, is in its memory and is lost with it.
 //
 // docs/control.md has the flows, the invariants, and the decisions with their cost.

@@ -3,11 +3,12 @@
 //
 // # Who writes what
 //
-// The replicated state (package control/state) is a set of objects: nodes,
-// models, replicas, deployments, threshold tables, API keys and join tokens. Only
-// commands change it. A command is made by whoever wants the change (an operator,
-// a node that joins or reports, the leader's reconcile loop), is committed by the
-// control nodes, and is applied by all of them in the same order.
+// The replicated state (package control/state) is a set of objects: the cluster,
+// nodes (with the models that they have), nodes that were removed, replicas,
+// deployments, threshold tables, API keys, join tokens and operators' identities. Only
+// commands change it. A command is made by whoever wants the change (an operator, a
+// node that joins or reports, the leader's reconcile loop), is committed by the control
+// nodes, and is applied by all of them in the same order.
 //
 // Operators write wishes (deployments, keys, tokens, drains). Workers report facts
 // (what they have, how their replicas are). The leader alone writes what follows

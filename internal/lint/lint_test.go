@@ -1,6 +1,7 @@
 package lint
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -31,6 +32,15 @@ func TestHouseRules(t *testing.T) {
 	t.Run("docs", func(t *testing.T) {
 		for _, fault := range Docs(files) {
 			t.Error(fault)
+		}
+	})
+	t.Run("architecture", func(t *testing.T) {
+		text, err := os.ReadFile("../../docs/architecture.md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, fault := range Unnamed(files, string(text)) {
+			t.Error("docs/architecture.md: " + fault)
 		}
 	})
 }
@@ -132,6 +142,17 @@ func TestDocs(t *testing.T) {
 	want := []string{"b: no doc.go with a package comment", "c: no doc.go with a package comment"}
 	if got := Docs(files); !slices.Equal(got, want) {
 		t.Errorf("Docs = %q, want %q", got, want)
+	}
+}
+
+func TestUnnamed(t *testing.T) {
+	files := []*File{
+		parse(t, "a/b/doc.go", "package b\n"), parse(t, "a/b/c.go", "package b\n"),
+		parse(t, "a/b/c/doc.go", "package c\n"), parse(t, "a/doc.go", "package a\n"),
+	}
+	want := []string{"a/b/c: not named", "a: not named"}
+	if got := Unnamed(files, "| `a/b` | has `c` |"); !slices.Equal(got, want) {
+		t.Errorf("Unnamed = %q, want %q", got, want)
 	}
 }
 

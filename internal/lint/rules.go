@@ -204,6 +204,21 @@ func Docs(files []*File) []string {
 	return out
 }
 
+// Unnamed reports package directories that a text never names in backquotes.
+func Unnamed(files []*File, text string) []string {
+	seen := map[string]bool{}
+	var out []string
+	for _, f := range files {
+		dir := f.Dir()
+		if !seen[dir] && !strings.Contains(text, "`"+dir+"`") {
+			out = append(out, dir+": not named")
+		}
+		seen[dir] = true
+	}
+	slices.Sort(out)
+	return out
+}
+
 // TestImports reports product files that import the testing package.
 func TestImports(f *File) []string {
 	if f.Test {
