@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/control"
@@ -14,6 +13,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/internal/cluster/link"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/listing"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/operator"
+	"github.com/tokenrouter/tokenrouter/internal/wholefile"
 )
 
 type clusterRemoveCmd struct {
@@ -106,33 +106,12 @@ func (b *clusterBackupCmd) Run(ctx context.Context, p process) error {
 			_, err := p.out.Write(text)
 			return err
 		}
-		if err := writeWhole(b.File, text); err != nil {
+		if err := wholefile.Write(b.File, text, 0o600); err != nil {
 			return &usageError{fmt.Errorf("backup: %w", err)}
 		}
 		_, err = fmt.Fprintf(p.out, "%s has the state at index %d: %s.\n", b.File, s.Index, contents(s))
 		return err
 	})
-}
-
-// writeWhole writes a file by way of another one beside it.
-func writeWhole(path string, text []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*") // of mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }
 
 // contents counts what a state has.

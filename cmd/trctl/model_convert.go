@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/tokenrouter/tokenrouter/internal/wholefile"
 	"github.com/tokenrouter/tokenrouter/worker/router"
 	"github.com/tokenrouter/tokenrouter/worker/router/pickle"
 )
@@ -61,22 +62,9 @@ func (m *modelConvertRouterCmd) Run(p process) error {
 }
 
 // write puts a whole file in its place, or nothing.
-func (m *modelConvertRouterCmd) write(path string, text []byte) (err error) {
+func (m *modelConvertRouterCmd) write(path string, text []byte) error {
 	if _, err := os.Lstat(path); err == nil && !m.Force {
 		return usagef("%s is there already; --force overwrites it", path)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return wholefile.Write(path, text, 0o644)
 }

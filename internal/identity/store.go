@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/internal/wholefile"
 )
 
 // Saved is what a node keeps of its identity, in a directory that it alone reads.
@@ -112,8 +113,8 @@ func (s *Saved) Save(dir string) error {
 		if len(f.text) == 0 {
 			continue
 		}
-		if err := write(filepath.Join(dir, f.name), f.text); err != nil {
-			return err
+		if err := wholefile.Write(filepath.Join(dir, f.name), f.text, 0o600); err != nil {
+			return fmt.Errorf("identity: write %s: %w", filepath.Join(dir, f.name), err)
 		}
 	}
 	return nil
@@ -128,24 +129,6 @@ func SplitPEM(text []byte) (blocks [][]byte) {
 		}
 		blocks, text = append(blocks, block), rest
 	}
-}
-
-// write replaces a file as a whole, so that a crash leaves the old one or the new one.
-func write(path string, text []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
-		return fmt.Errorf("identity: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(fmt.Errorf("identity: write %s: %w", path, err), os.Remove(f.Name()))
-		}
-	}()
-	_, err = f.Write(text) // CreateTemp made it readable by the owner alone
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }
 
 func read(dir, name string, secret bool) ([]byte, error) {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/control/state"
 	"github.com/tokenrouter/tokenrouter/internal/identity"
+	"github.com/tokenrouter/tokenrouter/internal/wholefile"
 )
 
 // File is the name of the file in the node's directory.
@@ -70,31 +71,10 @@ func Write(dir string, node identity.Name, s *state.State, now time.Time) error 
 	if out.Len() > maxFile || len(text) > maxState {
 		return fmt.Errorf("keep the state: it has %d bytes, which is too much", len(text))
 	}
-	if err := replace(filepath.Join(dir, File), out.Bytes()); err != nil {
+	if err := wholefile.Write(filepath.Join(dir, File), out.Bytes(), 0o600); err != nil {
 		return fmt.Errorf("keep the state: %w", err)
 	}
 	return nil
-}
-
-// replace writes a file that its owner alone can read, by way of another one beside it.
-func replace(path string, text []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }
 
 // Read returns the state that a node has kept in a directory, and when that was. The
