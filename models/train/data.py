@@ -327,9 +327,13 @@ class Workers:
         self.pool = ProcessPoolExecutor(processes, mp_context=get_context("fork"))
         self.tokenizer, self.seed, self.packing = tokenizer, seed, []
 
+    def first(self, stream):
+        """The seed of a stream's first part; those of the others follow."""
+        return (self.seed * 1009 + stream) * 1_000_003
+
     def _parts(self, stream, total, part):
         """The number, the seed and the size of each part."""
-        first = (self.seed * 1009 + stream) * 1_000_003
+        first = self.first(stream)
         return [(i, first + i, min(part, total - i * part)) for i in range(-(-total // part))]
 
     def packed(self, folder, rows, width, part=2048):

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from . import data, judge, model, routers, rows, trio
+from . import data, judge, model, routers, rows, search, trio
 from .decode import decode
 from .evaluate import AtLeast, Point, at_share
 from .model import Cache, Model
@@ -93,22 +93,76 @@ class Trio(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             packed = data.Packed.create(folder, 4, 256, 4)
             data.pack_part(TOKENIZER, 7, 4, packed, 0)
-            options = dict(device=torch.device("cpu"), seed=1, compiled=False)
-            one = 2 * 256
-            for tokens, deadline, wanted in ((12 * one, float("inf"), "all tokens read"), (10**12, 0, "the time was up")):
-                lines = []
-                trio.train("tiny-s", config, trio.Stream(packed, "cpu"), trio.Recipe(tokens, 1e-2, rows=2, warmup=2),
-                           deadline=deadline, log=lines.append, **options)
+            one, lines = 2 * 256, []
+            trainer = trio.Trainer(config, trio.Stream(packed, "cpu"), trio.Recipe(0, 1e-2, rows=2, warmup=2), deadline=0,
+                                   device=torch.device("cpu"), seed=1, compiled=False, log=lines.append)
+            made = []
+            for tokens, deadline, wanted in ((12 * one, float("inf"), "all tokens read"), (10**12, 0, "the time was up"),
+                                             (12 * one, float("inf"), "all tokens read")):
+                made.append(trainer.fit(tokens, deadline))
                 self.assertTrue(lines[-1].startswith(wanted), lines)
                 if tokens == 12 * one:
                     self.assertIn("step 12,", lines[-2])
                     self.assertLess(float(re.search(r"loss ([0-9.]+)", lines[-2])[1]), 6.5)
+            self.assertEqual([read for _, read in made], [12 * one, one, 12 * one])
+            # Every fit is from the beginning, and gives a model that later ones do not change.
+            first, cut, again = ([p.flatten().tolist() for p in m.parameters()] for m, _ in made)
+            self.assertEqual(first, again)
+            self.assertNotEqual(first, cut)
 
     def test_rate_rises_and_comes_to_nothing(self):
         recipe = trio.RECIPES["tiny-s"]
         self.assertLess(trio.rate(0, 0, recipe), .01)
         self.assertEqual(trio.rate(500, 0, recipe), 1)
         self.assertEqual(trio.rate(500, 1, recipe), 0)
+
+
+class Search(unittest.TestCase):
+    GOAL = trio.RECIPES["tiny-s"].goal
+    MOST = trio.RECIPES["tiny-s"].tokens
+
+    def run_search(self, curve, deadline=float("inf"), speed=0.0):
+        """Searches on a curve of accuracy over million tokens, with a clock that training alone moves."""
+        self.now = 0.0
+
+        def fit(tokens, until):
+            read = tokens // 49152 * 49152
+            self.now += read / 1e6 * speed
+            return read, read
+        return search.search(fit, lambda read: curve(read / 1e6), self.GOAL, self.MOST, deadline, lambda line: None,
+                             lambda: self.now)
+
+    def test_the_goal_is_found_wherever_it_is(self):
+        for half in (5, 12, 20, 30, 36, 45, 60, 90, 120):
+            for steep in (2, 6, 15):
+                model, tries = self.run_search(lambda m: .99 / (1 + (half / max(m, 1e-9)) ** steep))
+                best = [t for t in tries if t.tokens == model]
+                self.assertLessEqual(abs(best[0].accuracy - .42), .03, (half, steep, tries))
+                self.assertLessEqual(len(tries), 8, (half, steep, tries))
+
+    def test_a_goal_out_of_reach_ends(self):
+        for curve, wanted in ((lambda m: .2, self.MOST), (lambda m: .9, 0), (lambda m: .1 if m < 30 else .8, 30e6)):
+            model, tries = self.run_search(curve)
+            self.assertLessEqual(len(tries), search.MOST_TRIES)
+            nearest = min(abs(t.accuracy - .42) for t in tries)
+            self.assertEqual(next(abs(t.accuracy - .42) for t in tries if t.tokens == model), nearest)
+            if wanted:
+                self.assertTrue(any(abs(t.tokens / wanted - 1) < .05 for t in tries), tries)
+
+    def test_no_try_begins_that_would_end_too_late(self):
+        _, tries = self.run_search(lambda m: .3 if m < 40 else .6, deadline=30, speed=.3)
+        self.assertEqual(len(tries), 2)  # 36 and 54 million: 27 s
+        self.assertLessEqual(self.now, 30)
+        _, tries = self.run_search(lambda m: 0, deadline=1, speed=.3)
+        self.assertEqual(len(tries), 1)
+
+    def test_validation_problems_are_seeded_and_unknown(self):
+        asked = [p for p, _ in data.draw(TOKENIZER, 5, 3, frozenset())]
+        encoder = data.Encoder(TOKENIZER)
+        known = frozenset(encoder.text(p).split("user\n")[1].split("<|im_end|>")[0] for p in asked)
+        self.assertFalse([p for p, _ in data.draw(TOKENIZER, 5, 5, known) if p in asked])
+        measure = search.Validation(5, 8, known).accuracy(MODELS / "tiny-m")
+        self.assertGreater(measure(Model.load(MODELS / "tiny-m")), .7)
 
 
 class Networks(unittest.TestCase):

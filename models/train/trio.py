@@ -2,41 +2,49 @@
 
 Each model has a process of its own (see start): all three are so small that one
 alone leaves the accelerator idle while Python launches its kernels, and compiling
-then takes their time but once. They read the same rows in the same order.
+then takes their time but once. They read the same rows in the same order. How long
+the small model reads is searched for (see search).
 """
 
+import json
 import math
 import os
 import time
 import traceback
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
 from .data import LEARN
 from .model import Config, Model, same_document
+from .search import Goal, Validation, search
 from .tokens import IM_START
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one model is trained: tokens are all that it reads, repeated ones too."""
+    """How one model is trained: tokens are all that it reads, repeated ones too; with a goal, the most that a try reads."""
 
     tokens: int
     lr: float
     rows: int = 64  # rows of a batch
     warmup: int = 200
     decay: float = .1
+    goal: Goal | None = None
 
     def scaled(self, by):
         """The recipe for a rehearsal: fewer tokens in smaller batches."""
-        return self if by == 1 else replace(self, tokens=int(self.tokens * by), rows=8, warmup=20)
+        if by == 1:
+            return self
+        return replace(self, tokens=int(self.tokens * by), rows=8, warmup=20, goal=self.goal and self.goal.scaled(by))
 
 
 RECIPES = {
-    "tiny-s": Recipe(128_000_000, 3e-3),
+    # Weak on purpose, so that routing has something to do; what accuracy comes of how many tokens is not known beforehand.
+    "tiny-s": Recipe(128_000_000, 3e-3, goal=Goal(accuracy=.42, within=.03, first=36_000_000)),
     "tiny-m": Recipe(216_000_000, 2.5e-3),
     "tiny-l": Recipe(590_000_000, 1.5e-3),
 }
@@ -132,60 +140,76 @@ def rate(step, progress, recipe):
     return min(1.0, (step + 1) / recipe.warmup) * .5 * (1 + math.cos(math.pi * progress))
 
 
-def train(name, config, stream, recipe, *, device, seed, deadline, compiled, log=print):
-    """Trains until recipe.tokens are read or the deadline (time.monotonic) comes.
+class Trainer:
+    """Trains a model, as often as asked: attention is checked and layers are compiled once."""
 
-    Progress is the larger of both shares, so that the learning rate has come down to
-    zero at the end whatever the speed, and however it changes on the way.
-    """
-    torch.manual_seed(seed)
-    model = Model(config).to(device)
-    cuda = device.type == "cuda"
-    groups = [{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": recipe.decay},
-              {"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=recipe.lr, betas=(.9, .95), fused=cuda)
+    def __init__(self, config, stream, recipe, *, device, seed, deadline, compiled, log=print):
+        """deadline (time.monotonic) is for the first rows, which other processes may still draw."""
+        self.stream, self.recipe, self.seed, self.device, self.log = stream, recipe, seed, device, log
+        self.cuda = device.type == "cuda"
+        self.each = recipe.rows * stream.packed.width
+        self.model = self._fresh(config)
+        first = stream.batch(0, recipe.rows, deadline)
+        if first is None:
+            raise RuntimeError("no rows were drawn in time")
+        self.flash = self.cuda and flash_agrees(self.model, self._backward, first[:8], log)
+        if compiled:
+            compile_layers(self.model, lambda: self._backward(first, self.flash).item(), log)
 
-    def backward(stored, flash):
-        with torch.autocast(device.type, torch.bfloat16, enabled=cuda):
-            loss = loss_of(model, stored, flash)
+    def _fresh(self, config):
+        torch.manual_seed(self.seed)
+        return Model(config).to(self.device)
+
+    def _backward(self, stored, flash):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.cuda):
+            loss = loss_of(self.model, stored, flash)
         loss.backward()
         return loss.detach()
 
-    each, first = recipe.rows * stream.packed.width, stream.batch(0, recipe.rows, deadline)
-    if first is None:
-        raise RuntimeError("no rows were drawn in time")
-    flash = cuda and flash_agrees(model, backward, first[:8], log)
-    if compiled:
-        compile_layers(model, lambda: backward(first, flash).item(), log)
-    steps, step, progress = max(1, recipe.tokens // each), 0, 0.0
-    began = since = time.monotonic()
-    at, total = 0, torch.zeros((), device=device)
-    while progress < 1:
-        batch = stream.batch(step, recipe.rows, deadline)
-        if batch is None:
-            log("the deadline came before further rows")
-            break
-        for g in optimizer.param_groups:
-            g["lr"] = recipe.lr * rate(step, progress, recipe)
-        total += backward(batch, flash)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        step += 1
-        if step % 25 == 0 and cuda:
-            torch.cuda.synchronize()  # so that the clock below is near to what was done
-        now = time.monotonic()
-        progress = min(1.0, max(step / steps, (now - began) / max(1e-3, deadline - began)))
-        if step == 40 or now - since > 15 or progress >= 1:
-            loss, now = total.item() / (step - at), time.monotonic()
-            log(f"step {step}, {step * each / 1e6:.0f} M tokens, {progress:.0%}, loss {loss:.4f}, "
-                f"{(step - at) * each / (now - since) / 1e6:.2f} M tokens/s")
-            since, at, total = now, step, torch.zeros_like(total)
-    ended = "all tokens read" if step >= steps else "the time was up"
-    log(f"{ended}: {step * each / 1e6:.0f} M tokens in {time.monotonic() - began:.0f} s")
-    for layer in model.model.layers:
-        layer._compiled_call_impl = None
-    return model.eval()
+    def _optimizer(self):
+        decayed = [p for p in self.model.parameters() if p.dim() > 1]
+        rest = [p for p in self.model.parameters() if p.dim() == 1]
+        groups = [{"params": decayed, "weight_decay": self.recipe.decay}, {"params": rest, "weight_decay": 0.0}]
+        return torch.optim.AdamW(groups, lr=self.recipe.lr, betas=(.9, .95), fused=self.cuda)
+
+    def fit(self, tokens, deadline):
+        """Trains from the beginning until tokens are read or the deadline (time.monotonic) comes.
+
+        Progress is the larger of both shares, so that the learning rate has come down to
+        zero at the end whatever the speed, and however it changes on the way. Returns a
+        model of its own, with the weights as a file has them, and how many tokens it read.
+        """
+        self.model.load_state_dict(self._fresh(self.model.config).state_dict())
+        optimizer = self._optimizer()
+        steps, step, progress = max(1, tokens // self.each), 0, 0.0
+        began = since = time.monotonic()
+        at, total = 0, torch.zeros((), device=self.device)
+        while progress < 1:
+            batch = self.stream.batch(step, self.recipe.rows, deadline)
+            if batch is None:
+                self.log("the deadline came before further rows")
+                break
+            for g in optimizer.param_groups:
+                g["lr"] = self.recipe.lr * rate(step, progress, self.recipe)
+            total += self._backward(batch, self.flash)
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            step += 1
+            if step % 25 == 0 and self.cuda:
+                torch.cuda.synchronize()  # so that the clock below is near to what was done
+            now = time.monotonic()
+            progress = min(1.0, max(step / steps, (now - began) / max(1e-3, deadline - began)))
+            if step == 40 or now - since > 15 or progress >= 1:
+                loss, now = total.item() / (step - at), time.monotonic()
+                self.log(f"step {step}, {step * self.each / 1e6:.0f} M tokens, {progress:.0%}, loss {loss:.4f}, "
+                         f"{(step - at) * self.each / (now - since) / 1e6:.2f} M tokens/s")
+                since, at, total = now, step, torch.zeros_like(total)
+        ended = "all tokens read" if step >= steps else "the time was up"
+        self.log(f"{ended}: {step * self.each / 1e6:.0f} M tokens in {time.monotonic() - began:.0f} s")
+        made = Model(self.model.config).to(self.device)
+        made.load_state_dict({k: v.bfloat16().float() for k, v in self.model.state_dict().items()})
+        return made.eval(), step * self.each
 
 
 @dataclass(frozen=True)
@@ -202,6 +226,7 @@ class Job:
     start: float  # of the run, for the log
     deadline: float
     compiled: bool
+    validation: Validation
 
 
 def work(job):
@@ -209,10 +234,17 @@ def work(job):
     log = lambda line: print(f"[{time.monotonic() - job.start:6.1f}]     {job.name}: {line}", flush=True)
     try:
         torch.set_num_threads(1)
-        device = torch.device(job.device)
-        log(f"up to {job.recipe.tokens / 1e6:.0f} M tokens until {job.deadline - job.start:.0f} s")
-        model = train(job.name, Config.load(os.path.join(job.like, "config.json")), Stream(job.packed, device), job.recipe,
-                      device=device, seed=job.seed, deadline=job.deadline, compiled=job.compiled, log=log)
+        # cuDNN plans anew for every length, and decoding has a new one at every step.
+        torch.backends.cuda.enable_cudnn_sdp(False)
+        device, recipe = torch.device(job.device), job.recipe
+        log(f"up to {recipe.tokens / 1e6:.0f} M tokens until {job.deadline - job.start:.0f} s")
+        trainer = Trainer(Config.load(os.path.join(job.like, "config.json")), Stream(job.packed, device), recipe,
+                          device=device, seed=job.seed, deadline=job.deadline, compiled=job.compiled, log=log)
+        if recipe.goal:
+            model, tries = search(trainer.fit, job.validation.accuracy(job.like), recipe.goal, recipe.tokens, job.deadline, log)
+            Path(job.out + ".tries.json").write_text(json.dumps([vars(t) for t in tries], indent=2) + "\n")
+        else:
+            model, _ = trainer.fit(recipe.tokens, job.deadline)
         model.save(job.out, job.like)
     except BaseException:
         log("failed:\n" + traceback.format_exc())
