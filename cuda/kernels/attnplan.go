@@ -48,11 +48,11 @@ func (d Dims) AttnSlots(form AttnForm) int { return max(attnResident[form]/d.KVH
 
 // attnShared is the size of attn's struct Shared.
 func attnShared(d Dims, form AttnForm) int {
-	rows, shared := attnRows[form], 1 // rows that several warps work on
+	rows, shared, places := attnRows[form], 1, 3 // shared are rows that several warps work on
 	if form == AttnNarrow {
-		shared = rows
+		shared, places = rows, 2
 	}
-	return 2*d.HeadDim*(rows+3*Span) + 2*Span*shared + 2*4*4*shared + 48
+	return 2*d.HeadDim*(rows+places*Span) + 2*Span*shared + 2*4*4*shared + 48
 }
 
 // Span is the key positions of a span, MaxChunks the most chunks of a tile, groupChunks the chunks of a group.

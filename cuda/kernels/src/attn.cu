@@ -19,8 +19,9 @@
 // output. Wide: each of four warps has 16 rows of its own, all positions and all columns, and its probabilities stay in
 // registers. Sums are of 16 positions first, then of those in order, in both.
 //
-// Keys and values of spans take turns in a ring of three places: what has been used is replaced by what comes three later. Rows
-// of shared memory are 16-byte units, unit u of row r at u ^ r % 8, free of bank conflicts. Positions after the tile's last are
+// Keys and values of spans take turns in places of shared memory. Narrow: two, so that blocks leave room for those of the products
+// before and after; a span's keys are replaced by the next one's as soon as its scores are there, its values when it is done.
+// Wide: three, what has been used is replaced by what comes three later. Rows of shared memory are 16-byte units, unit u of row r at u ^ r % 8, free of bank conflicts. Positions after the tile's last are
 // not read at all (their pages may hold anything).
 //
 // Blocks (items, HK) of 128 threads. Bytes: 4 D a key position, tile and key head. Flops: 4 ROWS D the same.
@@ -32,16 +33,16 @@
 
 constexpr int SPAN = 64, ROWS = ATTN_ROWS, THREADS = 128, WARPS = 4;
 constexpr int PARTS = WARPS * 16 / ROWS; // that warps make of a span's positions and of the output's columns
+constexpr int PLACES = ROWS == 16 ? 2 : 3;
 constexpr int UNITS = D / 8;             // 16-byte units of a row
 constexpr int RUNS = SPAN / 16 / PARTS, NT = D / 8 / PARTS; // runs of 16 positions, tiles of 8 columns that a warp has
 constexpr int MANY = NT < 4 ? NT : 4; // tiles of columns that a warp makes at a time
 constexpr int MAX_CHUNKS = 32, GROUP = 4;
-constexpr int TUNE_LAST = 1;
 constexpr bool WHOLE = P % SPAN == 0; // a span lies in one page
 constexpr int VALUES = HK * P * D;    // from a key to its value
 
 struct Shared {
-	uint4 q[ROWS][UNITS], ring[3][SPAN][UNITS];
+	uint4 q[ROWS][UNITS], places[PLACES][SPAN][UNITS];
 	uint4 probs[PARTS > 1 ? ROWS : 1][SPAN / 8]; // and what else warps exchange that share rows
 	float maxima[4][PARTS > 1 ? ROWS : 1], sums[4][PARTS > 1 ? ROWS : 1];
 	AttnItem item; // what a thread does not keep in registers of the item at hand
@@ -70,13 +71,6 @@ struct State {
 struct Total {
 	volatile float maxima[2], sums[2], out[NT][4];
 };
-
-// Longer is a State for the length of an item: the narrow variant has registers for two.
-#if ATTN_ROWS == 16
-typedef State Longer;
-#else
-typedef Total Longer;
-#endif
 
 // Place is where a thread works: its lane as row g and column c of a product's tile, its warp's part and first row.
 struct Place {
@@ -327,7 +321,7 @@ __device__ __forceinline__ void join_state(T &all, const U &next) {
 }
 
 // store writes a tile's output.
-__device__ __forceinline__ void store(const AttnParams &p, const AttnItem &item, const Longer &state) {
+__device__ __forceinline__ void store(const AttnParams &p, const AttnItem &item, const Total &state) {
 	const Place at = here();
 	const int h = blockIdx.y, token = item.token, rows = item.ntok * G;
 #pragma unroll
@@ -363,152 +357,124 @@ __device__ __forceinline__ bool whole(u32 groups, int chunk) { return groups >> 
 // after is the chunk whose place has the partial after that in the place of a chunk.
 __device__ __forceinline__ int after(u32 groups, int chunk) { return whole(groups, chunk) ? chunk + GROUP : chunk + 1; }
 
-// Joining is how join_partials uses the memory of Shared up to its item.
-struct Joining {
-	float2 partials[ROWS][MAX_CHUNKS];       // maximum and sum of a partial, then what its join takes
-	float2 groups[ROWS][MAX_CHUNKS / GROUP]; // the same of groups
-	float inverse[ROWS];
-	float4 out[1]; // [partial][row][D / 4], of as many rows at a time as there is room for
+// Joined is two columns of a row: the group at hand, and the groups before.
+struct Joined {
+	SoftmaxState group, all;
+	float2 group_out, all_out;
 };
 
-// Tile is what join_partials knows of a tile.
-struct Tile {
-	int rows, chunks, partial; // the first row of its partials
-	u32 groups;
+// close_group joins the group at hand into those before.
+__device__ __forceinline__ void close_group(Joined &j) {
+	const float2 f = join_factors(j.all, j.group.maximum, j.group.sum);
+	j.all_out.x = join(j.all_out.x, j.group_out.x, f), j.all_out.y = join(j.all_out.y, j.group_out.y, f);
+	j.group = {-INF, 0.0f}, j.group_out = make_float2(0, 0);
+}
+
+// Pairs is two columns of a row in AHEAD partials, all on their way at once, with those of the other rows at hand.
+constexpr int AHEAD = ROWS == 16 ? 17 : 5, AT_HAND = ROWS == 16 ? 1 : 4;
+struct Pairs {
+	float2 o[AHEAD];
 };
 
-// copy_partials starts the copies of some rows of all partials.
-__device__ __forceinline__ void copy_partials(const AttnParams &p, const Tile &t, int h, int first, int count, float4 *to) {
-	constexpr int QUADS = D / 4, STEP = THREADS / QUADS; // rows that the block copies at a time
-	const int row = threadIdx.x / QUADS, quad = threadIdx.x % QUADS;
-	const float4 *from = (const float4 *)p.part_o + ((size_t)(t.partial + first + row) * HK + h) * QUADS + quad;
-	to += row * QUADS + quad;
-#pragma unroll 1
-	for (int chunk = 0; chunk < t.chunks;) {
-		for (int r = row; r < count; r += STEP) copy_async(to + (r - row) * QUADS, from + (r - row) * HK * QUADS, true);
-		const int next = after(t.groups, chunk);
-		from += (next - chunk) * t.rows * HK * QUADS, to += count * QUADS;
-		chunk = next;
-	}
-	copy_commit();
-}
-
-// make_factors finds what the joins of all partials and groups take. Work of one thread is a group, then a row.
-__device__ __forceinline__ void make_factors(const AttnParams &p, const Tile &t, int h, Joining &room) {
-#pragma unroll 4
-	for (int j = threadIdx.x; j < t.rows * t.chunks; j += THREADS) { // all at once: each wait for memory counts here
-		const int chunk = j / t.rows;
-		if (chunk % GROUP == 0 || !whole(t.groups, chunk))
-			room.partials[j % t.rows][chunk] = __ldcg((const float2 *)p.part_ml + (size_t)(t.partial + j) * HK + h);
-	}
-	__syncthreads();
-	const int groups = (t.chunks + GROUP - 1) / GROUP;
-#pragma unroll 1
-	for (int j = threadIdx.x; j < t.rows * groups; j += THREADS) {
-		const int group = j / t.rows, row = j % t.rows;
-		SoftmaxState state = {-INF, 0.0f};
-#pragma unroll
-		for (int c = 0; c < GROUP; c++) {
-			const int chunk = GROUP * group + c;
-			if (c == 0 || chunk < t.chunks && !whole(t.groups, chunk)) {
-				float2 &at = room.partials[row][chunk];
-				at = join_factors(state, at.x, at.y);
-			}
-		}
-		room.groups[row][group] = make_float2(state.maximum, state.sum);
-	}
-	__syncthreads();
-	if (threadIdx.x < t.rows) {
-		SoftmaxState state = {-INF, 0.0f};
-#pragma unroll
-		for (int g = 0; g < MAX_CHUNKS / GROUP; g++) {
-			if (g >= groups) break;
-			float2 &at = room.groups[threadIdx.x][g];
-			at = join_factors(state, at.x, at.y);
-		}
-		room.inverse[threadIdx.x] = reciprocal(state.sum);
-	}
-}
-
-// join_partials joins the partials of a tile in order and writes the output.
+// join_partials joins the partials of a tile in order and writes the output; a thread has two columns of a few rows at a time.
 __device__ __forceinline__ void join_partials(const AttnParams &p, int h, Shared &s) {
-	constexpr int QUADS = D / 4, ROOM = (sizeof(Shared) - sizeof(AttnItem) - sizeof(Joining) + sizeof(Joining::out)) / (QUADS * sizeof(float4));
-	static_assert(ROOM >= MAX_CHUNKS, "a row at least");
-	Joining &room = *(Joining *)&s;
-	const int token = s.item.token, length = s.item.spans * SPAN;
-	const Tile t = {s.item.ntok * G, (s.item.pos + s.item.ntok + length - 1) / length, s.item.partial, s.item.whole};
-	int partials = 0;
-	for (int chunk = 0; chunk < t.chunks; chunk = after(t.groups, chunk)) partials++;
-	const int some = min(ROOM / partials, t.rows);
+	constexpr int PAIRS = D / 2, STEP = THREADS / PAIRS; // rows that the block has at a time
+	const int rows = s.item.ntok * G, length = s.item.spans * SPAN, partial = s.item.partial, token = s.item.token;
+	const int chunks = (s.item.pos + s.item.ntok + length - 1) / length;
+	const u32 groups = s.item.whole;
+	float2(*ml)[MAX_CHUNKS] = (float2(*)[MAX_CHUNKS])s.places;
+#pragma unroll 4
+	for (int j = threadIdx.x; j < rows * chunks; j += THREADS) { // many at once: each wait for memory counts here
+		const int chunk = j / rows;
+		if (chunk % GROUP == 0 || !whole(groups, chunk)) ml[j % rows][chunk] = __ldcg((const float2 *)p.part_ml + (size_t)(partial + j) * HK + h);
+	}
+	__syncthreads();
+	const int step = rows * HK * PAIRS, column = threadIdx.x % PAIRS;
 #pragma unroll 1
-	for (int first = 0; first < t.rows; first += some) {
-		const int count = min(some, t.rows - first), quads = count * QUADS;
-		copy_partials(p, t, h, first, count, room.out);
-		if (first == 0) make_factors(p, t, h, room);
-		copy_wait<0>();
-		__syncthreads();
+	for (int row = threadIdx.x / PAIRS; row < rows; row += AT_HAND * STEP) {
+		const float2 *from = (const float2 *)p.part_o + ((size_t)(partial + row) * HK + h) * PAIRS + column;
+		Joined joined[AT_HAND];
+#pragma unroll
+		for (int r = 0; r < AT_HAND; r++) joined[r] = {{-INF, 0.0f}, {-INF, 0.0f}, {0, 0}, {0, 0}};
 #pragma unroll 1
-		for (int j = threadIdx.x; j < quads; j += THREADS) {
-			const int row = first + j / QUADS;
-			const float4 *from = room.out + j;
-			float all[4] = {0, 0, 0, 0};
-#pragma unroll 2
-			for (int first_chunk = 0; first_chunk < t.chunks; first_chunk += GROUP) {
-				float group[4] = {0, 0, 0, 0};
+		for (int first = 0; first < chunks;) {
+			Pairs x[AT_HAND];
+			int chunk = first;
 #pragma unroll
-				for (int c = 0; c < GROUP; c++) {
-					const int chunk = first_chunk + c;
-					if (c == 0 || chunk < t.chunks && !whole(t.groups, chunk)) {
-						const float4 x = *from;
-						const float2 f = room.partials[row][chunk];
-						group[0] = join(group[0], x.x, f), group[1] = join(group[1], x.y, f);
-						group[2] = join(group[2], x.z, f), group[3] = join(group[3], x.w, f);
-						from += quads;
-					}
-				}
-				const float2 f = room.groups[row][first_chunk / GROUP];
+			for (int c = 0; c < AHEAD; c++) {
 #pragma unroll
-				for (int i = 0; i < 4; i++) all[i] = join(all[i], group[i], f);
+				for (int r = 0; r < AT_HAND; r++)
+					if (chunk < chunks && row + r * STEP < rows) x[r].o[c] = __ldcg(from + r * STEP * HK * PAIRS);
+				const int next = after(groups, chunk);
+				from += (next - chunk) * step;
+				chunk = next;
 			}
-			const float inverse = room.inverse[row];
-			bf16 *out = p.out + ((size_t)(token + row / G) * HQ + h * G + row % G) * D + j % QUADS * 4;
-			*(uint2 *)out = make_uint2(pack_bf16(all[0] * inverse, all[1] * inverse), pack_bf16(all[2] * inverse, all[3] * inverse));
+#pragma unroll
+			for (int c = 0; c < AHEAD; c++) {
+				if (first >= chunks) break;
+				const int next = after(groups, first);
+#pragma unroll
+				for (int r = 0; r < AT_HAND; r++) {
+					if (row + r * STEP >= rows) break;
+					Joined &j = joined[r];
+					const float2 m = ml[row + r * STEP][first], f = join_factors(j.group, m.x, m.y);
+					j.group_out.x = join(j.group_out.x, x[r].o[c].x, f), j.group_out.y = join(j.group_out.y, x[r].o[c].y, f);
+					if (next % GROUP == 0 || next >= chunks) close_group(j);
+				}
+				first = next;
+			}
 		}
-		__syncthreads(); // the room is free again
+#pragma unroll
+		for (int r = 0; r < AT_HAND; r++) {
+			const int at = row + r * STEP;
+			if (at >= rows) break;
+			const float inverse = reciprocal(joined[r].all.sum);
+			*(u32 *)(p.out + ((size_t)(token + at / G) * HQ + h * G + at % G) * D + 2 * column) =
+			    pack_bf16(joined[r].all_out.x * inverse, joined[r].all_out.y * inverse);
+		}
 	}
 }
 
 // attend walks an item's spans; begin has been called, and returned page. It writes partials, or all joined.
 __device__ __forceinline__ void attend(const AttnParams &p, const Walk &w, int h, const bf16 *keys, int page, Shared &s) {
 	State now; // the chunk at hand, or all of the group at hand where chunks are spans
-	Total group;
-	Longer all;
+	Total group, all;
 	clear(now);
 	if (w.length > SPAN) clear(group);
 	const bool partials = w.partial >= 0;
 	if (!partials) clear(all);
 	const bool idle = here().row0 >= w.ntok * G; // a warp without rows
-	int place = 0; // of the span's keys; its values are in the next one, and the next span's keys in the third
+	int place = 0; // of the span's keys; its values are in the next one; of three places the last has the next span's keys
 #pragma unroll 1
 	for (int base = w.start; base < w.end; base += SPAN) {
-		const int next = base + SPAN, later_page = page_of(w, next + SPAN), second = place == 2 ? 0 : place + 1, third = 3 - place - second;
+		const int next = base + SPAN, later_page = page_of(w, next + (PLACES - 2) * SPAN);
+		const int second = PLACES == 2 ? 1 : place == 2 ? 0 : place + 1, third = PLACES == 2 ? 0 : 3 - place - second;
 #if ATTN_FRESH
-		if (next > w.fresh) make_span(p, w, h, base, s.ring[place], s.ring[second]);
-#endif
+		if (base > w.start) {
+			__syncthreads(); // the values before have been used
+			fetch(w, s.places[second], keys + VALUES, base, page);
+			page = later_page;
+		}
+		if (next > w.fresh) make_span(p, w, h, base, s.places[place], s.places[second]);
+		copy_wait<1>();
+		__syncthreads(); // queries and keys are there
+#else
 		if (base == w.start) copy_wait<2>();
 		else copy_wait<1>();
 		__syncthreads(); // queries and keys are there, and the values before have been used
-		if (base > w.start) fetch(w, s.ring[third], keys, next, page);
+		if (base > w.start) fetch(w, s.places[third], keys, next, page);
+#endif
 		Scores scores;
 		Weights weights;
-		if (!idle) score(w, s, s.ring[place], base, scores);
+		if (!idle) score(w, s, s.places[place], base, scores);
 		__syncthreads(); // maxima are there, and the keys have been used
-		fetch(w, s.ring[place], keys + VALUES, next, page);
+		fetch(w, s.places[place], PLACES == 2 ? keys : keys + VALUES, next, page);
 		if (!idle) exponentiate(p, s, scores, weights);
-		copy_wait<2>();
+		copy_wait<PLACES - 1>();
 		__syncthreads(); // probabilities and values are there
-		if (!idle) weigh(s, s.ring[second], weights, now);
-		page = later_page, place = third;
+		if (!idle) weigh(s, s.places[second], weights, now);
+		if (PLACES == 3) page = later_page;
+		place = third;
 		if ((next & (w.length - 1)) != 0 && next < w.end) continue;
 		const int c = base / w.length;
 		if (partials && !whole(s.item.whole, c)) {
@@ -531,12 +497,12 @@ __device__ __forceinline__ void attend(const AttnParams &p, const Walk &w, int h
 	if (!partials) store(p, s.item, all);
 }
 
-// begin starts the copies of an item's first span, and of the second's keys; it returns the second's page.
+// begin starts the copies of an item's first span, and of the second's keys if there is a place; it returns the second's page.
 __device__ __forceinline__ int begin(const Walk &w, const bf16 *keys, Shared &s) {
 	const int page = page_of(w, w.start), next = page_of(w, w.start + SPAN);
-	fetch(w, s.ring[0], keys, w.start, page);
-	fetch(w, s.ring[1], keys + VALUES, w.start, page);
-	fetch(w, s.ring[2], keys, w.start + SPAN, next);
+	fetch(w, s.places[0], keys, w.start, page);
+	fetch(w, s.places[1], keys + VALUES, w.start, page);
+	if constexpr (PLACES == 3) fetch(w, s.places[2], keys, w.start + SPAN, next);
 	return next;
 }
 
@@ -548,7 +514,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, ROWS == 16 ? 4 : 2) attn(c
 	Walk w = read_item(p, blockIdx.x, s); // there is room for as many items as blocks
 	int page = 0;
 	// The narrow variant makes what is new itself, and skips it here; for the wide one qkvpost is yet to append it.
-	const bool some = blockIdx.x < items, early = ATTN_FRESH || min(w.start + 2 * SPAN, w.end) <= w.fresh;
+	const bool some = blockIdx.x < items, early = ATTN_FRESH || min(w.start + (PLACES - 1) * SPAN, w.end) <= w.fresh;
 	if (some && early) page = begin(w, keys, s);
 	await_previous();
 	if (!p.last) start_next();
@@ -558,7 +524,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, ROWS == 16 ? 4 : 2) attn(c
 		load_queries(p, w, h, s);
 		attend(p, w, h, keys, page, s);
 		if (w.partial >= 0) {
-			if (TUNE_LAST && p.last && final) start_next();
 			__threadfence();
 			__syncthreads();
 			bool last = false;
