@@ -13,7 +13,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/sourcegraph/conc/pool"
+	"github.com/tokenrouter/tokenrouter/internal/plainhttp"
 )
 
 // noSocket as --admin-socket means that there is none.
@@ -87,19 +87,10 @@ func serveAdmin(ctx context.Context, path string, h http.Handler, log *slog.Logg
 		<-ctx.Done()
 		return nil
 	}
-	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
-	group := pool.New().WithContext(ctx).WithCancelOnError()
-	group.Go(func(context.Context) error {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("admin socket: %w", err)
-		}
-		return nil
-	})
-	group.Go(func(ctx context.Context) error {
-		<-ctx.Done()
-		return server.Close() // removes the socket too
-	})
-	return group.Wait()
+	if err := plainhttp.Serve(ctx, listener, h); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("admin socket: %w", err)
+	}
+	return nil
 }
 
 // adminClient is an HTTP client of the server behind a socket.

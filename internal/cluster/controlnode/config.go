@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"time"
 
 	"github.com/tokenrouter/tokenrouter/control"
 	"github.com/tokenrouter/tokenrouter/internal/identity"
@@ -49,12 +48,6 @@ func (c *Config) fill() error {
 	}
 	return nil
 }
-
-// Times of the HTTP servers of operators and of metrics.
-const (
-	headerTimeout = 5 * time.Second
-	idleTimeout   = 75 * time.Second
-)
 
 // listen opens a TCP port.
 func listen(what, address string) (net.Listener, error) {

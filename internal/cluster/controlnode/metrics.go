@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/internal/plainhttp"
 )
 
 // serveMetrics serves /metrics until ctx ends, if that was asked for.
@@ -23,7 +24,7 @@ func (n *Node) serveMetrics(ctx context.Context) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
-	if err := serveHTTP(ctx, n.metrics, mux); err != nil && ctx.Err() == nil {
+	if err := plainhttp.Serve(ctx, n.metrics, mux); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("metrics: %w", err)
 	}
 	return context.Cause(ctx)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -301,24 +300,4 @@ func (n *Node) renew(ctx context.Context) error {
 		n.control.Renewed()
 		n.cfg.Log.Info("certificate renewed", "until", n.credentials.Expires())
 	}
-}
-
-// serveHTTP serves a handler on a listener until ctx ends.
-func serveHTTP(ctx context.Context, l net.Listener, h http.Handler) error {
-	server := &http.Server{
-		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
-		BaseContext: func(net.Listener) context.Context { return ctx },
-	}
-	group := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
-	group.Go(func(context.Context) error {
-		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
-	})
-	group.Go(func(ctx context.Context) error {
-		<-ctx.Done()
-		return errors.Join(context.Cause(ctx), server.Close())
-	})
-	return group.Wait()
 }

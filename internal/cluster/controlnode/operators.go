@@ -20,6 +20,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/internal/cluster/operator"
 	"github.com/tokenrouter/tokenrouter/internal/h2"
 	"github.com/tokenrouter/tokenrouter/internal/identity"
+	"github.com/tokenrouter/tokenrouter/internal/plainhttp"
 )
 
 // handler serves all calls of the cluster port.
@@ -115,7 +116,7 @@ func (n *Node) serveAdmin(ctx context.Context) error {
 		local := &local{authority: n.authority, name: identity.Name{
 			Cluster: n.credentials.Name().Cluster, Role: cluster.Admin, Node: "local-" + n.self.ID,
 		}}
-		err = serveHTTP(ctx, l, local.wrap(n.handler(), n.cfg.Log.Error))
+		err = plainhttp.Serve(ctx, l, local.wrap(n.handler(), n.cfg.Log.Error))
 	} else {
 		var server *h2.Server
 		server, err = h2.NewServer(h2.Config{TLS: n.credentials.Server(identity.ProtocolHTTP), Log: n.cfg.Log}, n.adminsOnly(n.handler()))

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -20,6 +19,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/gateway"
 	"github.com/tokenrouter/tokenrouter/gateway/quota"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/link"
+	"github.com/tokenrouter/tokenrouter/internal/plainhttp"
 )
 
 // Node is a gateway's process: built by New, run by Run.
@@ -283,17 +283,8 @@ func (n *Node) serveMetrics(ctx context.Context) error {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{}))
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 75 * time.Second}
-	group := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
-	group.Go(func(context.Context) error {
-		if err := server.Serve(n.metrics); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("metrics: %w", err)
-		}
-		return nil
-	})
-	group.Go(func(ctx context.Context) error {
-		<-ctx.Done()
-		return errors.Join(context.Cause(ctx), server.Close())
-	})
-	return group.Wait()
+	if err := plainhttp.Serve(ctx, n.metrics, mux); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("metrics: %w", err)
+	}
+	return context.Cause(ctx)
 }

@@ -3,15 +3,13 @@ package workernode
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"github.com/sourcegraph/conc/pool"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/internal/plainhttp"
 )
 
 // unready is why the node does not serve all that is placed on it, as the state has it,
@@ -80,17 +78,8 @@ func (n *Node) serveMetrics(ctx context.Context) error {
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}
-	server := &http.Server{Handler: n.probes(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 75 * time.Second}
-	group := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
-	group.Go(func(context.Context) error {
-		if err := server.Serve(n.metrics); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("metrics: %w", err)
-		}
-		return nil
-	})
-	group.Go(func(ctx context.Context) error {
-		<-ctx.Done()
-		return errors.Join(context.Cause(ctx), server.Close())
-	})
-	return group.Wait()
+	if err := plainhttp.Serve(ctx, n.metrics, n.probes()); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("metrics: %w", err)
+	}
+	return context.Cause(ctx)
 }
