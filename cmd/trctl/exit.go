@@ -26,7 +26,7 @@ const exitTopic = `Exit codes of every command:
     1  failed while running: a model that cannot be loaded, an address in use, a file that cannot be read, a disk that is full
     2  wrong usage or configuration; nothing was started
     3  the server or the cluster cannot be reached, or refused the request (chat, bench, eval --url, and what operates a cluster)
-    4  eval, bench: a bound such as --min-accuracy or --max-error-rate does not hold; solve --check: an expected value
+    4  eval, bench: a bound such as --min-accuracy or --max-error-rate does not hold; calibrate: no threshold does it; solve --check: an expected value
     5  serve, worker join, eval: a fault has spoiled a GPU for this process, and only a new process may use it; start it again
     6  the cluster's control nodes have no leader, so nothing can be changed now; serving goes on (cluster, key, apply, delete, drain)
   130  interrupted before the work was done (a second Ctrl-C ends serve like this)
