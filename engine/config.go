@@ -181,14 +181,7 @@ func (c *Config) Validate() error {
 			}
 		}
 	}
-	for _, f := range []struct {
-		name  string
-		value int
-	}{{"page_size", c.PageSize}, {"max_rows", c.MaxRows}, {"max_queue", c.MaxQueue}, {"chunk_tokens", c.ChunkTokens}} {
-		if f.value < 1 {
-			bad(f.name, "is %d, must be at least 1", f.value)
-		}
-	}
+	c.checkSizes(bad)
 	if int(c.Lookahead) >= len(subservice.Lookaheads()) {
 		bad("lookahead", "%s is not one of %s", c.Lookahead, strings.Join(subservice.Lookaheads(), ", "))
 	}
@@ -200,6 +193,45 @@ func (c *Config) Validate() error {
 	}
 	c.checkDevice(bad)
 	return errors.Join(errs...)
+}
+
+// Bounds of sizes, which the executors of all devices take.
+const (
+	maxPageSize = 4096
+	maxPages    = 1 << 24
+	maxQueue    = 1 << 20
+	maxWorkers  = 1024
+	// A step has a chunk and all rows, together fewer than 64 Ki tokens.
+	maxRows, maxChunk = 8 << 10, 48 << 10
+)
+
+// checkSizes reports sizes that are out of bounds, before anything is started for them.
+func (c *Config) checkSizes(bad func(field, format string, args ...any)) {
+	for _, f := range []struct {
+		name      string
+		value, to int
+	}{
+		{"page_size", c.PageSize, maxPageSize},
+		{"max_rows", c.MaxRows, maxRows},
+		{"max_queue", c.MaxQueue, maxQueue},
+		{"chunk_tokens", c.ChunkTokens, maxChunk},
+	} {
+		switch {
+		case f.value < 1:
+			bad(f.name, "is %d, must be at least 1", f.value)
+		case f.value > f.to:
+			bad(f.name, "is %d, must be at most %d", f.value, f.to)
+		}
+	}
+	if c.Workers < 0 || c.Workers > maxWorkers {
+		bad("workers", "is %d, must be 1 to %d, or 0 for all CPUs", c.Workers, maxWorkers)
+	}
+	switch most := maxPages * min(max(1, c.PageSize), maxPageSize); {
+	case c.KVTokens < 0:
+		bad("kv_tokens", "is %d, must be at least 1, or 0 for automatic", c.KVTokens)
+	case c.KVTokens > most:
+		bad("kv_tokens", "is %d, must be at most %d, which are %d pages", c.KVTokens, most, maxPages)
+	}
 }
 
 // checkDevice reports faults of what says where models run.
@@ -214,9 +246,6 @@ func (c *Config) checkDevice(bad func(field, format string, args ...any)) {
 		if g < 0 || c.Device == "cpu" {
 			bad(fmt.Sprintf("gpus[%d]", i), "%d cannot be used with device %q", g, c.Device)
 		}
-	}
-	if c.KVTokens < 0 {
-		bad("kv_tokens", "is %d, must be at least 1, or 0 for automatic", c.KVTokens)
 	}
 	if c.MemoryShare < 0 || c.MemoryShare > 1 || c.MemoryShare != c.MemoryShare {
 		bad("gpu_memory_share", "is %v, must be above 0 and at most 1", c.MemoryShare)

@@ -18,6 +18,8 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/gateway/session"
 	"github.com/tokenrouter/tokenrouter/models"
+	"github.com/tokenrouter/tokenrouter/worker/executor/cpuexec"
+	"github.com/tokenrouter/tokenrouter/worker/executor/cudaexec"
 	"github.com/tokenrouter/tokenrouter/worker/subservice"
 )
 
@@ -43,23 +45,31 @@ func start(t *testing.T, change func(*Config)) *Engine {
 }
 
 // Limits that no executor can work with end New at once, rather than start a
-// replica again and again.
+// replica again and again: as faults of the configuration, or of the executor.
 func TestImpossibleLimits(t *testing.T) {
-	for name, change := range map[string]func(*Config){
-		"page size":    func(c *Config) { c.PageSize = 5000 },
-		"pages":        func(c *Config) { c.KVTokens = 1 << 40 },
-		"chunk tokens": func(c *Config) { c.ChunkTokens = 1 << 20 },
-		"workers":      func(c *Config) { c.Workers = 1 << 20 },
+	for name, c := range map[string]struct {
+		change func(*Config)
+		says   string
+	}{
+		"page size":    {func(c *Config) { c.PageSize = 5000 }, "page_size: is 5000, must be at most 4096"},
+		"pages":        {func(c *Config) { c.KVTokens = 1 << 40 }, "kv_tokens: is 1099511627776, must be at most 1073741824"},
+		"chunk tokens": {func(c *Config) { c.ChunkTokens = 1 << 20 }, "chunk_tokens: is 1048576, must be at most 49152"},
+		"workers":      {func(c *Config) { c.Workers = 1 << 20 }, "workers: is 1048576, must be 1 to 1024"},
 	} {
 		cfg := Defaults()
 		cfg.Device = "cpu"
-		change(&cfg)
+		c.change(&cfg)
 		e, err := New(cfg)
 		if err == nil {
 			err = e.Close()
 		}
-		if !permanent(err) {
-			t.Errorf("%s: error %v", name, err)
+		if err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: error %v, want %s", name, err, c.says)
+		}
+	}
+	for _, err := range []error{cpuexec.ErrConfig, cpuexec.ErrMemory, cudaexec.ErrConfig, cudaexec.ErrMemory} {
+		if !permanent(fmt.Errorf("executor of m: %w", err)) {
+			t.Errorf("%v would have a replica started again and again", err)
 		}
 	}
 }

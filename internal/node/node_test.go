@@ -94,6 +94,14 @@ func TestValidate(t *testing.T) {
 		"no port":       {func(c *Config) { c.Listen = "localhost" }, "listen:"},
 		"high port":     {func(c *Config) { c.Listen = "127.0.0.1:99999" }, "listen:"},
 		"engine":        {func(c *Config) { c.PageSize = 0 }, "page_size:"},
+		"large pages":   {func(c *Config) { c.PageSize = 1 << 40 }, "page_size: is 1099511627776, must be at most 4096"},
+		"many rows":     {func(c *Config) { c.MaxRows = 1e12 }, "max_rows: is 1000000000000, must be at most "},
+		"many tokens":   {func(c *Config) { c.ChunkTokens = 1 << 16 }, "chunk_tokens: is 65536, must be at most "},
+		"long queue":    {func(c *Config) { c.MaxQueue = 1e12 }, "max_queue: is 1000000000000, must be at most "},
+		"threads":       {func(c *Config) { c.Workers = 1e8 }, "workers: is 100000000, must be 1 to 1024"},
+		"no threads":    {func(c *Config) { c.Workers = -1 }, "workers: is -1, must be 1 to 1024"},
+		"large pool":    {func(c *Config) { c.KVTokens = 1e14 }, "kv_tokens: is 100000000000000, must be at most "},
+		"at the bounds": {func(c *Config) { c.PageSize, c.MaxRows, c.ChunkTokens, c.Workers = 4096, 8<<10, 48<<10, 1024 }, ""},
 	} {
 		cfg := Defaults()
 		c.change(&cfg)
