@@ -111,17 +111,33 @@ func defaults(f *cluster.Facts) session.Defaults {
 	return d
 }
 
+// entriesOf are the replicas that requests to a deployment may go to. Those that leave it
+// out are among them only if all do: then clients hear from them why.
+func entriesOf(s *state.State, d *cluster.Deployment) []cluster.Replica {
+	var able, unable []cluster.Replica
+	for _, r := range s.ReplicasOf(d.Models[0]) {
+		switch _, ok := s.Node(r.Node); {
+		case !ok || !s.Serving(&r):
+		case r.LeavesOut(d.Name):
+			unable = append(unable, r)
+		default:
+			able = append(able, r)
+		}
+	}
+	if len(able) == 0 {
+		return unable
+	}
+	return able
+}
+
 // serve is what a state lets this gateway serve. It says whether any deployment has an
 // entry.
 func (n *Node) serve(s *state.State) (list []session.Deployment, some bool) {
 	n.facts.learn(s)
 	for _, d := range s.AllDeployments() {
 		out := n.facts.deployment(&d)
-		for _, r := range s.ReplicasOf(d.Models[0]) {
-			worker, ok := s.Node(r.Node)
-			if !ok || !s.Serving(&r) {
-				continue
-			}
+		for _, r := range entriesOf(s, &d) {
+			worker, _ := s.Node(r.Node)
 			e, err := n.entries.of(&r, &worker)
 			if err != nil {
 				n.cfg.Log.Warn("replica cannot be used", "replica", r.ID, "err", err)

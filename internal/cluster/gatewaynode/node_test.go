@@ -358,6 +358,42 @@ func TestHear(t *testing.T) {
 }
 
 // What is known of models outlives their replicas, and the smallest context counts.
+// Requests go to replicas that have the deployment, as long as there is one.
+func TestEntriesOf(t *testing.T) {
+	t.Parallel()
+	s := withReplicas(t, map[string]cluster.Facts{"s-1": {MaxContext: 9}, "s-2": {MaxContext: 9}, "l-1": {MaxContext: 9}})
+	d := cluster.Deployment{Name: "d", Models: []string{"s", "l"}, Policy: "r-stitch"}
+	left := func(id, reason string) {
+		r, _ := s.Replica(id)
+		c, err := cluster.NewCommand(cluster.KindReport, "", time.Now(), cluster.Report{Node: "w", Replicas: []cluster.ReplicaReport{{
+			ID: id, Generation: r.Generation, Phase: cluster.Ready, Reason: reason, Facts: r.Facts,
+		}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err = state.Apply(s, s.Index+1, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, step := range []struct{ id, reason, want string }{
+		{"s-1", "", "s-1 s-2"},
+		{"s-1", "deployment other: no such router network", "s-1 s-2"},
+		{"s-1", "deployment d: no such router network", "s-2"},
+		{"l-1", "deployment d: no such token", "s-2"},
+		{"s-2", "deployment d: no such router network", "s-1 s-2"},
+		{"s-1", "", "s-1"},
+	} {
+		left(step.id, step.reason)
+		var got []string
+		for _, r := range entriesOf(s, &d) {
+			got = append(got, r.ID)
+		}
+		if strings.Join(got, " ") != step.want {
+			t.Errorf("%+v: %v", step, got)
+		}
+	}
+}
+
 func TestFacts(t *testing.T) {
 	t.Parallel()
 	known := facts{}
