@@ -145,6 +145,24 @@ func TestTables(t *testing.T) {
 	}
 }
 
+// What people and nodes say stays in its cell.
+func TestCellsDoNotSteer(t *testing.T) {
+	type k = cluster.Key
+	got := table(Keys, []k{{ID: "a", Name: "x\n\x1b[31m\ty\u202e\xffé 😀"}, {ID: "b", Name: "z"}}, []column[k]{
+		{title: "ID", text: func(k *k) string { return k.ID }}, {title: "NAME", text: func(k *k) string { return k.Name }},
+	})
+	var out strings.Builder
+	if err := got.Write(&out, true); err != nil {
+		t.Fatal(err)
+	}
+	if want := "ID  NAME\na   x??[31m?y??é 😀\nb   z\n"; out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
+	}
+	if got := compact(json.RawMessage(`{"special_map":{"l":["\u003ct\u003e=\u0026"]}}`)); got != `{"special_map":{"l":["<t>=&"]}}` {
+		t.Error(got)
+	}
+}
+
 func TestDescriptions(t *testing.T) {
 	f := world(t)
 	var out strings.Builder

@@ -69,7 +69,7 @@ func (f *Facts) node(n *cluster.Node) Node {
 			continue
 		}
 		out.Replicas = append(out.Replicas, id)
-		if r.Phase == cluster.Ready {
+		if r.Phase == cluster.Ready && !n.Lost {
 			out.Ready++
 		}
 	}

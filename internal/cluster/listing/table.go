@@ -7,6 +7,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/control/state"
@@ -121,7 +123,7 @@ func (t *Table) write(w io.Writer, wide bool, rows [][]string) error {
 		var line []string
 		for i, cell := range cells {
 			if !t.titles[i].wide || wide {
-				line = append(line, cell)
+				line = append(line, printable(cell))
 			}
 		}
 		// No blanks at the end of a line.
@@ -131,6 +133,17 @@ func (t *Table) write(w io.Writer, wide bool, rows [][]string) error {
 		fmt.Fprintln(out, strings.Join(line, "\t"))
 	}
 	return out.Flush()
+}
+
+// printable is a cell of one line and one column: names that people gave, and what nodes
+// tell, do not steer the terminal.
+func printable(cell string) string {
+	return strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, cell)
 }
 
 // column is how one fact of a thing is printed.

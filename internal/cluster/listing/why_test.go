@@ -9,6 +9,31 @@ import (
 	"github.com/tokenrouter/tokenrouter/control/state"
 )
 
+// Replicas of a node that is lost do not serve, whatever they said last.
+func TestLostServesNothing(t *testing.T) {
+	f := world(t)
+	lost := *f.State
+	n, _ := lost.Node("w1")
+	w := &script{t: t, s: &lost, now: began, index: lost.Index}
+	if got := f.node(&n); got.Ready != 1 {
+		t.Errorf("before: %+v", got)
+	}
+	w.do(cluster.KindNodeState, cluster.NodeState{ID: "w1", Lost: yesPtr()})
+	f.State = w.s
+	n, _ = w.s.Node("w1")
+	if got := f.node(&n); got.Ready != 0 || len(got.Replicas) != 1 {
+		t.Errorf("after: %+v", got)
+	}
+	list := f.placements()
+	var out strings.Builder
+	if err := list.Write(&out, false); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), "w1    lost ") {
+		t.Errorf("placements:\n%s", &out)
+	}
+}
+
 // What a worker leaves out is told of with the deployment, and models with a special map
 // may have another vocabulary.
 func TestWhatIsLeftOut(t *testing.T) {

@@ -133,7 +133,8 @@ func compact(text json.RawMessage) string {
 	if string(text) == "null" {
 		return ""
 	}
-	return string(text)
+	// The encoder's way with <, > and &, which are common in special maps, is for web pages.
+	return strings.NewReplacer(`\u003c`, "<", `\u003e`, ">", `\u0026`, "&").Replace(string(text))
 }
 
 // setting is thresholds as people write them.
@@ -187,10 +188,14 @@ func (f *Facts) placements() Table {
 		{title: "MODEL", text: func(p *Placement) string { return p.Model }},
 		{title: "NODE", text: func(p *Placement) string { return p.Node }},
 		{title: "PHASE", text: func(p *Placement) string {
-			if p.Draining {
-				return string(p.Phase) + ",draining"
+			phase := string(p.Phase) // what the node said last
+			if n, _ := f.State.Node(p.Node); n.Lost {
+				phase = lost
 			}
-			return string(p.Phase)
+			if p.Draining {
+				phase += ",draining"
+			}
+			return phase
 		}},
 		{title: "PINNED", text: func(p *Placement) string { return yes(p.Pinned) }},
 		{title: "GPUS", text: func(p *Placement) string {
