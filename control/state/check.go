@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 )
@@ -116,15 +117,19 @@ func CheckDeployment(d *cluster.Deployment) error {
 		return bad("replicas", "a number is below 0 or above 1024")
 	case slices.ContainsFunc(d.Thresholds, func(b int) bool { return b < 1 || b > maxLive }):
 		return bad("thresholds", "a threshold is below 1 or above %d", maxLive)
-	case d.LongestWait < 0 || d.FallbackWait < 0 || d.MaxInFlight < 0:
-		return bad("longest_wait, fallback_wait, max_in_flight", "one is negative")
+	case d.LongestWait < 0:
+		return bad("longest_wait", "it is negative")
+	case d.FallbackWait < 0:
+		return bad("fallback_wait", "it is negative")
+	case d.MaxInFlight < 0:
+		return bad("max_in_flight", "it is negative")
 	case len(d.Settings)+len(d.Policy) > maxSettings:
 		return bad("settings", "they have more than %d bytes", maxSettings)
 	case d.Fallback != "" && !slices.Contains(cluster.Fallbacks(), d.Fallback):
 		return bad("fallback", "%q is not one of %v", d.Fallback, cluster.Fallbacks())
 	}
 	if _, err := d.PolicySettings(); err != nil {
-		return bad("settings", "%s", err)
+		return bad("settings", "%s", strings.TrimPrefix(err.Error(), cluster.ErrCommand.Error()+": "))
 	}
 	return nil
 }

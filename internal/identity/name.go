@@ -32,12 +32,26 @@ func (n Name) String() string { return n.URI().String() }
 
 // valid says that the name's parts can stand in a URI as they are.
 func (n Name) valid() bool {
-	for _, part := range []string{n.Cluster, string(n.Role), n.Node} {
-		if part == "" || len(part) > cluster.MaxID || strings.Trim(part, letters) != "" || strings.ContainsRune("-._", rune(part[0])) {
-			return false
-		}
+	return validPart(n.Cluster) && validPart(n.Node) && n.Role.Valid()
+}
+
+func validPart(part string) bool {
+	return part != "" && len(part) <= cluster.MaxID && strings.Trim(part, letters) == "" && !strings.ContainsRune("-._", rune(part[0]))
+}
+
+// ErrNode says that no node can be called so.
+var ErrNode = errors.New("names have letters, digits, and - . _ after the first")
+
+// CheckNode says what is wrong with the name of a node, which is to stand in a
+// certificate. Errors wrap ErrNode.
+func CheckNode(name string) error {
+	switch {
+	case validPart(name):
+		return nil
+	case len(name) > cluster.MaxID:
+		return fmt.Errorf("name %.32q… has %d bytes, at most %d are allowed: %w", name, len(name), cluster.MaxID, ErrNode)
 	}
-	return n.Role.Valid()
+	return fmt.Errorf("name %q cannot be used: %w", name, ErrNode)
 }
 
 const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._"

@@ -51,6 +51,12 @@ func Found(dir string, f Founding, now time.Time) (saved *identity.Saved, founde
 	if f.Node == "" {
 		f.Node = link.NewName(cluster.Control)
 	}
+	if err := identity.CheckNode(f.Node); err != nil {
+		return nil, false, fmt.Errorf("%w: %w", link.ErrEntrance, err)
+	}
+	if err := checkText("cluster-name", f.Cluster); err != nil {
+		return nil, false, fmt.Errorf("%w: %w", link.ErrEntrance, err)
+	}
 	id, err := random(8)
 	if err != nil {
 		return nil, false, err

@@ -132,6 +132,34 @@ func (p *process) token(role cluster.Role) string {
 	return text.Reveal()
 }
 
+// Names for people do not steer their terminals, and have an end.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	dir, saved := found(t)
+	p := run(t, dir, saved).await()
+	for name, k := range map[string]operator.KeyRequest{
+		"name \"a\\nb\"":            {Name: "a\nb"},
+		"name \"\\x1b[31m\"":        {Name: "\x1b[31m"},
+		"name \"aaaa":               {Name: strings.Repeat("a", maxText+1)},
+		"models \"\\u202e\"":        {Models: []string{"tiny", "\u202e"}},
+		"policies \"\ufffd\"":       {Policies: []string{"\xff"}},
+		"policies: 257 names":       {Policies: make([]string, maxChoices+1)},
+		"models \"a\\tb\": it must": {Models: []string{"a\tb"}},
+	} {
+		if _, err := p.client.CreateKey(t.Context(), k); !errors.Is(err, client.ErrBadRequest) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := p.client.CreateKey(t.Context(), operator.KeyRequest{Name: "clé de Zoë 😀", Models: []string{"tiny"}}); err != nil {
+		t.Error(err)
+	}
+	for _, f := range []Founding{{Node: "ŝ"}, {Node: "../a"}, {Node: strings.Repeat("a", 129)}, {Cluster: "\x1b[31m"}} {
+		if _, _, err := Found(t.TempDir(), f, time.Now()); !errors.Is(err, link.ErrEntrance) {
+			t.Errorf("%+v: %v", f, err)
+		}
+	}
+}
+
 // The first node begins a cluster once, and only goes on with it at later starts.
 func TestFoundAndRestart(t *testing.T) {
 	t.Parallel()

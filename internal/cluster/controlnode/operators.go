@@ -10,8 +10,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/control/client"
@@ -76,11 +79,57 @@ func (n *Node) createKey(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(made) // the caller is gone if this fails
 }
 
+// maxText bounds a text for people, maxChoices a list of what a key may ask for.
+const (
+	maxText    = 128
+	maxChoices = 256
+)
+
+var (
+	errText    = errors.New("it must have at most 128 bytes, all of printed characters")
+	errChoices = errors.New("at most 256 are allowed")
+)
+
+// checkText says what is wrong with a name for people: terminals show it, in a line of
+// a table.
+func checkText(field, text string) error {
+	odd := func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }
+	if len(text) > maxText || strings.ContainsFunc(text, odd) {
+		return fmt.Errorf("%s %.32q: %w", field, text, errText)
+	}
+	return nil
+}
+
+// checkKey says what is wrong with the request for a key. The state has no such bounds:
+// it has keys of older builds.
+func checkKey(k *operator.KeyRequest) error {
+	if err := checkText("name", k.Name); err != nil {
+		return err
+	}
+	for _, list := range []struct {
+		field string
+		names []string
+	}{{"models", k.Models}, {"policies", k.Policies}} {
+		if len(list.names) > maxChoices {
+			return fmt.Errorf("%s: %d names: %w", list.field, len(list.names), errChoices)
+		}
+		for _, name := range list.names {
+			if err := checkText(list.field, name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 func (n *Node) newKey(ctx context.Context, body io.Reader) (operator.NewKey, error) {
 	var request operator.KeyRequest
 	d := json.NewDecoder(body)
 	d.DisallowUnknownFields()
 	if err := d.Decode(&request); err != nil {
+		return operator.NewKey{}, fmt.Errorf("%w: %w", client.ErrBadRequest, err)
+	}
+	if err := checkKey(&request); err != nil {
 		return operator.NewKey{}, fmt.Errorf("%w: %w", client.ErrBadRequest, err)
 	}
 	text, key, err := apikey.New(n.cfg.Saved.Pepper)

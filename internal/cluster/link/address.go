@@ -5,6 +5,10 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/tokenrouter/tokenrouter/api/cluster"
 )
 
 // ErrAddress says that an address cannot be told to others.
@@ -29,7 +33,7 @@ func Advertised(wanted string, listener net.Addr, peer string) (string, error) {
 		default:
 			host, port = h, p
 		}
-		if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() || ip == nil && !hostName(host) {
 			return "", fmt.Errorf("%w: %q is none that others can connect to", ErrAddress, wanted)
 		}
 		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
@@ -41,6 +45,17 @@ func Advertised(wanted string, listener net.Addr, peer string) (string, error) {
 		host = ownHost(peer)
 	}
 	return net.JoinHostPort(host, port), nil
+}
+
+// hostName says that a text may be the name of a host, or an IPv6 address with a zone.
+func hostName(host string) bool {
+	const maxName = cluster.MaxID - len(":65535")
+	if ip, _, zoned := strings.Cut(host, "%"); zoned && net.ParseIP(ip) != nil {
+		host = strings.Replace(host[len(ip):], "%", "z", 1)
+	}
+	return host != "" && len(host) <= maxName && !strings.ContainsFunc(host, func(r rune) bool {
+		return r != '-' && r != '.' && r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r)
+	})
 }
 
 // ownHost is an address of this machine: the one that leads to peer, else the first

@@ -48,6 +48,11 @@ func (e *Entrance) Enter(ctx context.Context) (saved *identity.Saved, joined boo
 			return nil, false, fmt.Errorf("%w: %w", ErrEntrance, err)
 		}
 	}
+	if e.Node != "" {
+		if err := identity.CheckNode(e.Node); err != nil {
+			return nil, false, fmt.Errorf("%w: %w", ErrEntrance, err)
+		}
+	}
 	saved, err = identity.Load(e.Dir)
 	switch {
 	case err == nil:

@@ -53,6 +53,13 @@ func TestEnter(t *testing.T) {
 		t.Errorf("without a token: %v", err)
 	}
 	e.Address, e.Token = c.Addrs()[0], token(c, cluster.Gateway)
+	for _, name := range []string{"wörker", "../etc", ".hidden", "a b", strings.Repeat("a", cluster.MaxID+1)} {
+		bad := e
+		bad.Node = name
+		if _, _, err := bad.Enter(t.Context()); !errors.Is(err, link.ErrEntrance) || !errors.Is(err, identity.ErrNode) {
+			t.Errorf("%.20q: %v", name, err)
+		}
+	}
 	saved, joined, err := e.Enter(t.Context())
 	if err != nil || !joined || !strings.HasPrefix(saved.Node, "gateway-") {
 		t.Fatalf("%+v, %t, %v", saved, joined, err)
@@ -159,6 +166,14 @@ func TestAdvertised(t *testing.T) {
 		{"0.0.0.0", "0.0.0.0:7000", "", "", true},
 		{":7000", "0.0.0.0:7000", "", "", true},
 		{"a:b", "0.0.0.0:7000", "", "", true},
+		{"a b", "0.0.0.0:7000", "", "", true},
+		{"a b:7000", "0.0.0.0:7000", "", "", true},
+		{"http://node", "0.0.0.0:7000", "", "", true},
+		{"node/path", "0.0.0.0:7000", "", "", true},
+		{"node\x1b[31m", "0.0.0.0:7000", "", "", true},
+		{strings.Repeat("a", 123), "0.0.0.0:7000", "", "", true},
+		{"[fe80::1%eth0]:71", "0.0.0.0:7000", "", "[fe80::1%eth0]:71", false},
+		{"node_1.bücher.example", "0.0.0.0:7000", "", "node_1.bücher.example:7000", false},
 	} {
 		got, err := link.Advertised(c.wanted, tcp(c.listener), c.peer)
 		if got != c.want || (err != nil) != c.bad || err != nil && !errors.Is(err, link.ErrAddress) {
