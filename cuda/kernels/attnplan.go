@@ -140,9 +140,9 @@ func (p *AttnPlan) Finish(slots int) {
 			p.Items = append(p.Items, it)
 			continue
 		}
-		it.Combine, it.Partial, it.Parts, it.Whole = int32(p.spread), int32(p.used), int32(parts), wholeGroups(chunks, parts)
+		it.Combine, it.Partial, it.Parts, it.Whole = int32(p.spread), int32(p.used), int32(parts), p.wholeGroups(chunks, parts)
 		for i := range parts {
-			it.Chunk, it.ChunkEnd = int32(cut(chunks, parts, i)), int32(cut(chunks, parts, i+1))
+			it.Chunk, it.ChunkEnd = int32(p.cut(chunks, parts, i)), int32(p.cut(chunks, parts, i+1))
 			p.Items = append(p.Items, it)
 		}
 		p.spread++
@@ -152,29 +152,20 @@ func (p *AttnPlan) Finish(slots int) {
 	}
 }
 
-// cut is where part i of a tile's chunks begins. The parts are as even as can be, up to this: where they are at least as long as
-// a group, a cut beside a border of groups moves onto it, as one partial is less to write and join than four.
-func cut(chunks, parts, i int) int {
-	at := ceilDiv(chunks*i, parts)
-	if i == 0 || i == parts || chunks < parts*groupChunks {
-		return at
+// cut is where part i of a tile's chunks begins. In the wide variant that is a border of groups, since one partial is less to write
+// and join than four, for many rows.
+func (p *AttnPlan) cut(chunks, parts, i int) int {
+	if p.Form == AttnWide && i < parts {
+		return groupChunks * ((2*chunks*i + groupChunks*parts) / (2 * groupChunks * parts))
 	}
-	switch at % groupChunks {
-	case 1:
-		at--
-	case groupChunks - 1:
-		if at+1 < chunks {
-			at++
-		}
-	}
-	return at
+	return ceilDiv(chunks*i, parts)
 }
 
 // wholeGroups has a bit for each group that lies in one part.
-func wholeGroups(chunks, parts int) uint32 {
+func (p *AttnPlan) wholeGroups(chunks, parts int) uint32 {
 	groups := uint32(1)<<ceilDiv(chunks, groupChunks) - 1
 	for i := 1; i < parts; i++ {
-		if at := cut(chunks, parts, i); at%groupChunks != 0 {
+		if at := p.cut(chunks, parts, i); at%groupChunks != 0 {
 			groups &^= 1 << (at / groupChunks)
 		}
 	}

@@ -72,6 +72,13 @@ struct Total {
 	volatile float maxima[2], sums[2], out[NT][4];
 };
 
+// Longer is a State for the length of an item: the narrow variant has registers for two.
+#if ATTN_ROWS == 16
+typedef State Longer;
+#else
+typedef Total Longer;
+#endif
+
 // Place is where a thread works: its lane as row g and column c of a product's tile, its warp's part and first row.
 struct Place {
 	int lane, g, c, part, row0;
@@ -321,7 +328,7 @@ __device__ __forceinline__ void join_state(T &all, const U &next) {
 }
 
 // store writes a tile's output.
-__device__ __forceinline__ void store(const AttnParams &p, const AttnItem &item, const Total &state) {
+__device__ __forceinline__ void store(const AttnParams &p, const AttnItem &item, const Longer &state) {
 	const Place at = here();
 	const int h = blockIdx.y, token = item.token, rows = item.ntok * G;
 #pragma unroll
@@ -354,9 +361,6 @@ __device__ __forceinline__ void store_partial(const AttnParams &p, const AttnIte
 // whole reports whether the group of a chunk is one partial.
 __device__ __forceinline__ bool whole(u32 groups, int chunk) { return groups >> chunk / GROUP & 1; }
 
-// after is the chunk whose place has the partial after that in the place of a chunk.
-__device__ __forceinline__ int after(u32 groups, int chunk) { return whole(groups, chunk) ? chunk + GROUP : chunk + 1; }
-
 // Joined is two columns of a row: the group at hand, and the groups before.
 struct Joined {
 	SoftmaxState group, all;
@@ -370,23 +374,24 @@ __device__ __forceinline__ void close_group(Joined &j) {
 	j.group = {-INF, 0.0f}, j.group_out = make_float2(0, 0);
 }
 
-// Pairs is two columns of a row in AHEAD partials, all on their way at once, with those of the other rows at hand.
-constexpr int AHEAD = ROWS == 16 ? 17 : 5, AT_HAND = ROWS == 16 ? 1 : 4;
-struct Pairs {
-	float2 o[AHEAD];
-};
-
-// join_partials joins the partials of a tile in order and writes the output; a thread has two columns of a few rows at a time.
+// join_partials joins the partials of a tile in order and writes the output; a thread has two columns of AT_HAND rows at a time,
+// and as many partials of each on their way at once. Where a place has no partial (its group is one, or the tile has ended), what is
+// joined is clear and changes nothing, so there are no branches. A wide tile's partials are groups (AttnPlan).
 __device__ __forceinline__ void join_partials(const AttnParams &p, int h, Shared &s) {
+	constexpr int EVERY = PARTS > 1 ? 1 : GROUP, AHEAD = PARTS > 1 ? 20 : MAX_CHUNKS / GROUP, AT_HAND = PARTS > 1 ? 1 : 3;
 	constexpr int PAIRS = D / 2, STEP = THREADS / PAIRS; // rows that the block has at a time
 	const int rows = s.item.ntok * G, length = s.item.spans * SPAN, partial = s.item.partial, token = s.item.token;
 	const int chunks = (s.item.pos + s.item.ntok + length - 1) / length;
 	const u32 groups = s.item.whole;
-	float2(*ml)[MAX_CHUNKS] = (float2(*)[MAX_CHUNKS])s.places;
+	float2(*ml)[MAX_CHUNKS + AHEAD] = (float2(*)[MAX_CHUNKS + AHEAD])s.places;
+	static_assert(ROWS * sizeof(*ml) <= sizeof(Shared::places), "they take the place of keys and values");
+	const int all = (chunks + AHEAD * EVERY - 1) / (AHEAD * EVERY) * AHEAD * EVERY;
 #pragma unroll 4
-	for (int j = threadIdx.x; j < rows * chunks; j += THREADS) { // many at once: each wait for memory counts here
+	for (int j = threadIdx.x; j < rows * all; j += THREADS) { // many at once: each wait for memory counts here
 		const int chunk = j / rows;
-		if (chunk % GROUP == 0 || !whole(groups, chunk)) ml[j % rows][chunk] = __ldcg((const float2 *)p.part_ml + (size_t)(partial + j) * HK + h);
+		float2 x = make_float2(-INF, 0.0f);
+		if (chunk < chunks && (chunk % GROUP == 0 || !whole(groups, chunk))) x = __ldcg((const float2 *)p.part_ml + (size_t)(partial + j) * HK + h);
+		ml[j % rows][chunk] = x;
 	}
 	__syncthreads();
 	const int step = rows * HK * PAIRS, column = threadIdx.x % PAIRS;
@@ -397,31 +402,29 @@ __device__ __forceinline__ void join_partials(const AttnParams &p, int h, Shared
 #pragma unroll
 		for (int r = 0; r < AT_HAND; r++) joined[r] = {{-INF, 0.0f}, {-INF, 0.0f}, {0, 0}, {0, 0}};
 #pragma unroll 1
-		for (int first = 0; first < chunks;) {
-			Pairs x[AT_HAND];
-			int chunk = first;
+		for (int first = 0; first < chunks; first += AHEAD * EVERY) {
+			float2 x[AT_HAND][AHEAD];
 #pragma unroll
 			for (int c = 0; c < AHEAD; c++) {
-#pragma unroll
-				for (int r = 0; r < AT_HAND; r++)
-					if (chunk < chunks && row + r * STEP < rows) x[r].o[c] = __ldcg(from + r * STEP * HK * PAIRS);
-				const int next = after(groups, chunk);
-				from += (next - chunk) * step;
-				chunk = next;
-			}
-#pragma unroll
-			for (int c = 0; c < AHEAD; c++) {
-				if (first >= chunks) break;
-				const int next = after(groups, first);
+				const int chunk = first + c * EVERY;
+				const bool in = chunk < chunks && (chunk % GROUP == 0 || !whole(groups, chunk));
 #pragma unroll
 				for (int r = 0; r < AT_HAND; r++) {
-					if (row + r * STEP >= rows) break;
-					Joined &j = joined[r];
-					const float2 m = ml[row + r * STEP][first], f = join_factors(j.group, m.x, m.y);
-					j.group_out.x = join(j.group_out.x, x[r].o[c].x, f), j.group_out.y = join(j.group_out.y, x[r].o[c].y, f);
-					if (next % GROUP == 0 || next >= chunks) close_group(j);
+					x[r][c] = make_float2(0, 0);
+					if (in && row + r * STEP < rows) x[r][c] = __ldcg(from + r * STEP * HK * PAIRS);
 				}
-				first = next;
+				from += EVERY * step;
+			}
+#pragma unroll
+			for (int r = 0; r < AT_HAND; r++) {
+				Joined &j = joined[r];
+				const float2 *of = ml[min(row + r * STEP, rows - 1)] + first;
+#pragma unroll
+				for (int c = 0; c < AHEAD; c++) {
+					const float2 m = of[c * EVERY], f = join_factors(j.group, m.x, m.y);
+					j.group_out.x = join(j.group_out.x, x[r][c].x, f), j.group_out.y = join(j.group_out.y, x[r][c].y, f);
+					if ((c + 1) * EVERY % GROUP == 0) close_group(j);
+				}
 			}
 		}
 #pragma unroll
@@ -438,7 +441,8 @@ __device__ __forceinline__ void join_partials(const AttnParams &p, int h, Shared
 // attend walks an item's spans; begin has been called, and returned page. It writes partials, or all joined.
 __device__ __forceinline__ void attend(const AttnParams &p, const Walk &w, int h, const bf16 *keys, int page, Shared &s) {
 	State now; // the chunk at hand, or all of the group at hand where chunks are spans
-	Total group, all;
+	Total group;
+	Longer all;
 	clear(now);
 	if (w.length > SPAN) clear(group);
 	const bool partials = w.partial >= 0;

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/cuda/driver"
+	"github.com/tokenrouter/tokenrouter/cuda/kernels"
 	"github.com/tokenrouter/tokenrouter/worker/executor"
+	"github.com/tokenrouter/tokenrouter/worker/executor/slots"
 	"github.com/tokenrouter/tokenrouter/worker/step"
 )
 
@@ -88,7 +90,9 @@ func testRebuilt(t *testing.T, noLibrary bool) {
 // error must name.
 func breakDevice(t *testing.T, e *Executor, op string) {
 	t.Helper()
-	e.cfg.Pages = maxPages // lets the page through
+	wild := e.info
+	wild.Pages = maxPages // lets the page through
+	e.seqs = slots.New(wild, slots.Limits{Patches: e.desc.layout.maxPatches, Top: kernels.MaxTop})
 	b := oneRow(t, e)
 	for i := range b.Patches {
 		b.Patches[i].Page = maxPages - 1
