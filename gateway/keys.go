@@ -16,7 +16,8 @@ import (
 	"github.com/tokenrouter/tokenrouter/gateway/session"
 )
 
-// Keys knows who may use the API. It is safe for concurrent use and quick.
+// Keys knows who may use the API. It is safe for concurrent use, and answers
+// within a moment.
 type Keys interface {
 	// Find returns the holder of a bearer key. Any error refuses the request, and
 	// goes to the log alone. With ErrKeysUnknown the client may try again.

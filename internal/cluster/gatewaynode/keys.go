@@ -20,19 +20,57 @@ type keys struct {
 	pepper []byte
 	book   *quota.Book
 	// ring is nil until a state was seen.
-	ring atomic.Pointer[apikey.Ring]
+	ring atomic.Pointer[ring]
 }
 
-// follow takes a state's keys. Requests find them from now on.
-func (k *keys) follow(s *state.State) { k.ring.Store(apikey.NewRing(k.pepper, s.AllKeys())) }
+// ring is a state's keys.
+type ring struct {
+	*apikey.Ring
+	newer chan struct{} // closed once there is another one
+}
+
+// follow takes a state's keys. Requests find them from now on. One goroutine calls it.
+func (k *keys) follow(s *state.State) {
+	last := k.ring.Swap(&ring{apikey.NewRing(k.pepper, s.AllKeys()), make(chan struct{})})
+	if last != nil {
+		close(last.newer)
+	}
+}
+
+// freshWithin is how long after it was made a key may still be unknown here: the control
+// node that this gateway watches hears of it a little later than the operator.
+const freshWithin = 100 * time.Millisecond
+
+// find looks for a key, for a moment also in the states that are to come.
+func (k *keys) find(text string) (cluster.Key, error) {
+	r := k.ring.Load()
+	if r == nil {
+		return cluster.Key{}, gateway.ErrKeysUnknown
+	}
+	key, err := r.Find(text, time.Now())
+	if _, ok := apikey.IDOf(text); !ok || !errors.Is(err, apikey.ErrUnknown) {
+		return key, err
+	}
+	patience := time.NewTimer(freshWithin)
+	defer patience.Stop()
+	for errors.Is(err, apikey.ErrUnknown) {
+		select {
+		case <-r.newer:
+			r = k.ring.Load()
+			key, err = r.Find(text, time.Now())
+		case <-patience.C:
+			return key, err
+		}
+	}
+	return key, err
+}
 
 // Find implements gateway.Keys.
 func (k *keys) Find(text string) (*gateway.Holder, error) {
-	ring := k.ring.Load()
-	if ring == nil {
-		return nil, gateway.ErrKeysUnknown
+	key, err := k.find(text)
+	if errors.Is(err, gateway.ErrKeysUnknown) {
+		return nil, err
 	}
-	key, err := ring.Find(text, time.Now())
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", gateway.ErrKey, err)
 	}
