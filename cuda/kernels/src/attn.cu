@@ -5,10 +5,10 @@
 // A work item is a tile of ROWS packed rows: row r is token r / G and query head h * G + r % G, so one tile serves
 // ROWS / G tokens, and all of them share each read of a key. Keys are walked in spans of 64 positions from 0, each with a
 // softmax of its own. A number of spans that depends on the token's position alone (AttnPlan) makes a chunk, four chunks make a
-// group: spans are joined in order to a chunk, chunks to a group, groups to the result. An item covers either all chunks of its tile (and writes out) or
-// some, and writes a partial for each group that it has whole and for each other chunk; the block that finds all partials of a
-// tile there joins them, in the same order. So a token's bits depend on its own sequence alone: not on the other rows, on how
-// many tokens it came with, on how the work was spread, or on the variant.
+// group: spans are joined in order to a chunk, chunks to a group, groups to the result. An item covers either all chunks of its
+// tile (and writes out) or some, and writes a partial for each group that it has whole and for each other chunk; the block that
+// finds all partials of a tile there joins them, in the same order. So a token's bits depend on its own sequence alone: not on
+// the other rows, on how many tokens it came with, on how the work was spread, or on the variant.
 //
 // Variants. ATTN_ROWS 16 with ATTN_FRESH is for rows of few tokens: it makes queries, keys and values of the step's tokens
 // itself, as qkvpost does, and appends to the cache. ATTN_ROWS 64 is for rows of many: qkvpost has come before. Keys and values
@@ -21,8 +21,8 @@
 //
 // Keys and values of spans take turns in places of shared memory. Narrow: two, so that blocks leave room for those of the products
 // before and after; a span's keys are replaced by the next one's as soon as its scores are there, its values when it is done.
-// Wide: three, what has been used is replaced by what comes three later. Rows of shared memory are 16-byte units, unit u of row r at u ^ r % 8, free of bank conflicts. Positions after the tile's last are
-// not read at all (their pages may hold anything).
+// Wide: three, what has been used is replaced by what comes three later. Rows of shared memory are 16-byte units, unit u of
+// row r at u ^ r % 8, free of bank conflicts. Positions after the tile's last are not read at all (their pages may hold anything).
 //
 // Blocks (items, HK) of 128 threads. Bytes: 4 D a key position, tile and key head. Flops: 4 ROWS D the same.
 #include "bf16.cuh"
