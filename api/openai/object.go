@@ -126,10 +126,13 @@ func (o *object) integer(name string, lo, hi int64) (v int64, ok bool) {
 	case kind(raw) != '0' || err == errNotWhole:
 		o.fail(wrongType(o.prefix+name, "an integer"))
 	case err != nil || v < lo || v > hi:
-		if hi == math.MaxInt64 {
-			o.fail(invalid(o.prefix+name, "'%s' must be at least %d", o.prefix+name, lo))
-		} else {
+		switch {
+		case hi < math.MaxInt64:
 			o.fail(invalid(o.prefix+name, "'%s' must be between %d and %d", o.prefix+name, lo, hi))
+		case err != nil && raw[0] != '-':
+			o.fail(invalid(o.prefix+name, "'%s' must be at most %d", o.prefix+name, hi))
+		default:
+			o.fail(invalid(o.prefix+name, "'%s' must be at least %d", o.prefix+name, lo))
 		}
 	default:
 		return v, true

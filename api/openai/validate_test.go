@@ -459,3 +459,19 @@ func TestToolsHidden(t *testing.T) {
 		}
 	}
 }
+
+// What is out of range is told with the bound that it missed.
+func TestBoundsThatAreMissed(t *testing.T) {
+	for field, want := range map[string]string{
+		`"seed":18446744073709551616`:  "'seed' must be at most 9223372036854775807",
+		`"seed":-18446744073709551616`: "'seed' must be at least -9223372036854775808",
+		`"max_tokens":1e400`:           "'max_tokens' must be at most 9223372036854775807",
+		`"max_tokens":-1e400`:          "'max_tokens' must be at least 0",
+		`"n":1e400`:                    "'n' must be between 1 and 8",
+	} {
+		_, err := ParseCompletion([]byte(`{"model":"M","prompt":"a",` + field + `}`))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", field, err, want)
+		}
+	}
+}
