@@ -72,6 +72,11 @@ func controlNodes(s *state.State) (addrs []string) {
 
 // dir is where the identity is to be written; there must be none yet.
 func (a *adminFlags) dir(f *operatorFlags) (string, error) {
+	if a.Name != "" {
+		if err := identity.CheckNode(a.Name); err != nil {
+			return "", usagef("--name: %w", err)
+		}
+	}
 	dir := a.Dir
 	if dir == "" {
 		var err error

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -184,7 +186,13 @@ func TestNobody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Join(t.Context(), "127.0.0.1:1", token, Joiner{}); !errors.Is(err, ErrUnreachable) {
+	const other = "is it the cluster port of a control node?"
+	plain := httptest.NewServer(http.NotFoundHandler())
+	defer plain.Close()
+	if _, err := Join(t.Context(), plain.Listener.Addr().String(), token, Joiner{}); !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), other) {
+		t.Errorf("Join at a web server: %v", err)
+	}
+	if _, err := Join(t.Context(), "127.0.0.1:1", token, Joiner{}); !errors.Is(err, ErrUnreachable) || strings.Contains(err.Error(), other) {
 		t.Errorf("Join: %v, want ErrUnreachable", err)
 	}
 	if err := c.Close(); err != nil {

@@ -48,6 +48,9 @@ func Join(ctx context.Context, address string, token identity.JoinToken, who Joi
 		if errors.Is(err, identity.ErrPeer) {
 			return nil, fmt.Errorf("join at %s: %w", address, err)
 		}
+		if op := (*net.OpError)(nil); !errors.As(err, &op) || op.Op != "dial" {
+			err = fmt.Errorf("%w; somebody listens there: is it the cluster port of a control node?", err)
+		}
 		return nil, fmt.Errorf("join: %s %w: %w", address, ErrUnreachable, err)
 	}
 	defer func() { _ = conn.Close() }()

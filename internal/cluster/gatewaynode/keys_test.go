@@ -41,10 +41,8 @@ func TestFreshKey(t *testing.T) {
 		var asked conc.WaitGroup
 		asked.Go(func() { holder, err = k.Find(text) })
 		synctest.Wait()
-		time.Sleep(freshWithin / 4)
 		k.follow(s) // something else has changed
 		synctest.Wait()
-		time.Sleep(freshWithin / 4)
 		c, cerr := cluster.NewCommand(cluster.KindPutKey, "", time.Now(), key)
 		if cerr != nil {
 			t.Fatal(cerr)
