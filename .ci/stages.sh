@@ -143,4 +143,5 @@ evaluations() {
   evaluate --n 100 --models tiny-s --min-accuracy 0.26 --max-accuracy 0.56
   evaluate --n 100 --models tiny-l --min-accuracy 0.96
   evaluate --n 100 --models tiny-s,tiny-l --policy r-stitch --min-accuracy 0.94 --max-large-share 0.15
+  evaluate --n 100 --models tiny-s,tiny-l --policy r2r --min-accuracy 0.95 --max-large-share 0.07
 }
