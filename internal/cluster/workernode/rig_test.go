@@ -337,6 +337,9 @@ func (x *worker) die() {
 	x.wires.cut()
 	close(x.tie.kill)
 	<-x.ended
+	if errors.Is(x.err, net.ErrClosed) {
+		x.err = errKilled // it noticed that its listener was cut first
+	}
 }
 
 // drained stops the worker in order.
