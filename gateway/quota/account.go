@@ -265,7 +265,7 @@ func (a *Account) borrow(ctx context.Context, need cluster.Amount) (wait time.Du
 		return early
 	}
 	if !lonely {
-		s, err := a.ask(ctx, want)
+		s, err := a.insist(ctx, want)
 		if err == nil {
 			return s.Retry
 		}
@@ -314,7 +314,7 @@ func (a *Account) add(s *slice) {
 func (a *Account) tell(ctx context.Context) bool {
 	a.asking.Lock()
 	defer a.asking.Unlock()
-	_, err := a.ask(ctx, cluster.Amount{})
+	_, err := a.ask(ctx, cluster.Amount{}, a.book.cfg.Timeout)
 	return err == nil || errors.Is(err, ErrRefused)
 }
 

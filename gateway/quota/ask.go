@@ -2,6 +2,7 @@ package quota
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -18,10 +19,26 @@ type question struct {
 	last uint64
 }
 
+// insist asks again, once, when there was no answer for the first time: one lost answer is no lost leader, and who takes it for
+// one gives itself what others may have been given. Both together take no longer than one ask may. asking is held.
+func (a *Account) insist(ctx context.Context, want cluster.Amount) (cluster.Slice, error) {
+	a.mu.Lock()
+	alone := !a.aloneUntil.IsZero()
+	a.mu.Unlock()
+	if alone {
+		return a.ask(ctx, want, a.book.cfg.Timeout)
+	}
+	s, err := a.ask(ctx, want, a.book.cfg.Timeout/2)
+	if err == nil || errors.Is(err, ErrRefused) {
+		return s, err
+	}
+	return a.ask(ctx, want, a.book.cfg.Timeout/2)
+}
+
 // ask sends one question. asking is held.
-func (a *Account) ask(ctx context.Context, want cluster.Amount) (cluster.Slice, error) {
+func (a *Account) ask(ctx context.Context, want cluster.Amount, timeout time.Duration) (cluster.Slice, error) {
 	q := a.question(want)
-	ctx, cancel := context.WithTimeout(ctx, a.book.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	s, err := a.book.cfg.Lessor.Slice(ctx, q.ask)
 	if err != nil {
