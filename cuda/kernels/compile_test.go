@@ -52,11 +52,11 @@ func TestNoSpills(t *testing.T) {
 					t.Fatalf("%s for %s: the compiler's log does not tell what it uses: %q", v.Kernel, arch, binaries[i].Log)
 				}
 				u := usage[0]
-				stack, spills := 0, 0
-				if v.Kernel == "attn" { // two struct Total on purpose, and what the wide variant's join of many rows has no registers for
-					stack, spills = 640, 128
+				stack := 0
+				if v.Kernel == "attn" { // two struct Total, on purpose
+					stack = 544
 				}
-				if u.StackBytes > stack || u.SpillLoadBytes > spills || u.SpillStoreBytes > spills || u.Registers > v.MaxRegisters {
+				if u.StackBytes > stack || u.SpillLoadBytes+u.SpillStoreBytes > 0 || u.Registers > v.MaxRegisters {
 					t.Errorf("%s %s %v %s: %d registers (limit %d), %d stack, %d + %d spilled", model, v.Kernel, v.Defines, arch,
 						u.Registers, v.MaxRegisters, u.StackBytes, u.SpillStoreBytes, u.SpillLoadBytes)
 				}
