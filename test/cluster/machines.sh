@@ -59,6 +59,10 @@ clean() {
       echo "--- the end of the log of $node"
       tail -n 15 "$work/log.$node" | cut -c 1-400
     done
+    # The reason comes last, where it is not lost above the logs.
+    echo "--- why it failed"
+    [ ! -s "$work/client.err" ] || cut -c 1-2000 "$work/client.err"
+    echo "ended with $code after $SECONDS s"
   fi
   for machine in "${machines[@]}" lan; do
     ip netns del "$net-$machine" || true
