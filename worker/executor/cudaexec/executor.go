@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sourcegraph/conc/pool"
-
 	"github.com/tokenrouter/tokenrouter/cuda/driver"
 	"github.com/tokenrouter/tokenrouter/cuda/kernels"
 	"github.com/tokenrouter/tokenrouter/cuda/tensor"
@@ -39,8 +37,9 @@ type flight struct {
 	// adjusted is the number of adjustments, scored says that positions want scores.
 	adjusted int
 	scored   bool
-	// asleep says that the sleeper has been asked to wait for the step's end.
-	asleep bool
+	// done reports whether the step's results have been published, wait waits for its event.
+	done func() bool
+	wait func() error
 }
 
 // Executor runs one model on one GPU. See executor.Executor for who may call what.
@@ -78,15 +77,9 @@ type Executor struct {
 	// flights are used in turn; inFlight of them, up to the last one launched, are in flight.
 	flights   []flight
 	inFlight  int
-	begun     time.Time        // when the device could begin the last step launched, zero if that is not known
-	idleSince time.Time        // when the last step waited for was done
-	waits     [2]time.Duration // how long the last two calls of Wait took
-
-	// sleep asks the sleeper to wait for an event; capacity 1 and only the oldest step is slept for, so the send never
-	// blocks. Shutdown closes it. woke carries the answer; capacity 1.
-	sleep   chan *driver.Event
-	woke    chan error
-	sleeper *pool.Pool
+	begun     time.Time // when the device could begin the last step launched, zero if that is not known
+	idleSince time.Time // when the last step waited for was done
+	waiter    *waiter
 
 	steps, tokens, rows atomic.Uint64
 	replays             atomic.Uint64 // steps whose layers were a graph
@@ -208,6 +201,8 @@ func (e *Executor) takeFlights() (err error) {
 		if f.ended, err = e.device.ctx.NewEvent(driver.EventOptions{Blocking: true}); err != nil {
 			return err
 		}
+		f.wait = f.ended.Wait
+		f.done = func() bool { return atomic.LoadUint64(e.res.flag) >= uint64(f.ticket) } // steps end in order
 	}
 	return nil
 }
@@ -273,7 +268,7 @@ func (e *Executor) poisonPool() error {
 	return e.stream.Set8(e.kv, 0xff, uint64(e.plan.KV()))
 }
 
-// start fills the host's side and starts the sleeper.
+// start fills the host's side and starts the thread that sleeps until events.
 func (e *Executor) start() {
 	m, c := &e.model, &e.cfg
 	e.info = executor.Info{
@@ -291,13 +286,7 @@ func (e *Executor) start() {
 	e.logV = float32(math.Log(float64(c.Vocab)))
 	e.seqs = slots.New(e.info, slots.Limits{Patches: e.desc.layout.maxPatches, Top: kernels.MaxTop})
 	e.slots = make([]slot, c.MaxSlots)
-	e.sleep, e.woke = make(chan *driver.Event, 1), make(chan error, 1)
-	e.sleeper = pool.New()
-	e.sleeper.Go(func() {
-		for ended := range e.sleep {
-			e.woke <- ended.Wait()
-		}
-	})
+	e.waiter = newWaiter()
 }
 
 // joinClose closes in order and joins all errors to err.
@@ -423,7 +412,6 @@ func (e *Executor) Shutdown() error {
 		return nil
 	}
 	e.down = true
-	close(e.sleep)
-	e.sleeper.Wait()
+	e.waiter.close()
 	return e.release()
 }

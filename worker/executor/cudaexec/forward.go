@@ -26,7 +26,7 @@ func (e *Executor) Launch(b *step.Batch) (executor.Ticket, error) {
 	}
 	f := &e.flights[int(e.ticket)%len(e.flights)]
 	e.ticket++
-	f.ticket, f.batch, f.started, f.asleep = e.ticket, b, time.Now(), false
+	f.ticket, f.batch, f.started = e.ticket, b, time.Now()
 	e.describe(f)
 	if err := e.enqueue(f); err != nil {
 		err.Step = b.Step

@@ -2,6 +2,7 @@ package cudaexec
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -10,24 +11,6 @@ import (
 	"github.com/tokenrouter/tokenrouter/worker/executor"
 	"github.com/tokenrouter/tokenrouter/worker/step"
 )
-
-// Bounds of patience. Sleeping and waking costs tens to hundreds of microseconds, which a short step would notice and a long
-// one does not; watching costs a core.
-const (
-	minSpin = 200 * time.Microsecond
-	maxSpin = 2 * time.Millisecond
-)
-
-// patience is how long Wait watches the step's number before it goes to sleep, given how long the last two waits took: half
-// as long again as the shorter, if that may be watched at all. The shorter, so that one long step between short ones, such
-// as a prefill, changes nothing.
-func patience(last [2]time.Duration) time.Duration {
-	recent := min(last[0], last[1])
-	if recent > maxSpin {
-		return minSpin
-	}
-	return min(max(recent+recent/2, minSpin), maxSpin)
-}
 
 // Wait implements executor.Executor. After an error of ctx the step goes on, and Wait may be called again for the same
 // ticket.
@@ -38,14 +21,17 @@ func (e *Executor) Wait(ctx context.Context, t executor.Ticket, r *step.Result) 
 	if e.inFlight == 0 || e.oldest().ticket != t {
 		return fmt.Errorf("cudaexec: wait: ticket %d is not the oldest in flight", t)
 	}
-	f, from := e.oldest(), time.Now()
-	if f.asleep || !e.watch(f, patience(e.waits)) {
-		if err := e.doze(ctx, f); err != nil {
-			return err
+	f := e.oldest()
+	if err := e.waiter.wait(ctx, uint64(t), f.done, f.wait); err != nil {
+		if errors.Is(err, errStopped) {
+			return ctx.Err()
 		}
+		return e.lost(f, err)
+	}
+	if !f.done() {
+		return e.lost(f, nil)
 	}
 	now := time.Now()
-	e.waits = [2]time.Duration{e.waits[1], now.Sub(from)}
 	e.busy.Add(int64(now.Sub(later(f.started, e.idleSince))))
 	e.idleSince = now
 	e.report(f, r)
@@ -69,52 +55,15 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// done reports whether a step's results have been published. Steps end in order.
-func (e *Executor) done(f *flight) bool { return atomic.LoadUint64(e.res.flag) >= uint64(f.ticket) }
-
-// watch spins on the flag for so long and reports whether the step is done.
-func (e *Executor) watch(f *flight, long time.Duration) bool {
-	for start := time.Now(); ; {
-		for range 64 {
-			if e.done(f) {
-				return true
-			}
-		}
-		if time.Since(start) > long {
-			return false
-		}
+// lost is the failure of a step whose event came with an error, or without results.
+func (e *Executor) lost(f *flight, err error) error {
+	failure := &StepError{Step: f.batch.Step, Layer: -1, Err: err}
+	if err == nil {
+		failure.Op = "publish"
+		failure.Err = fmt.Errorf("the device has ended and reported step number %d instead of %d", atomic.LoadUint64(e.res.flag), f.ticket)
 	}
-}
-
-// doze sleeps until the step's event, on the sleeper's thread.
-func (e *Executor) doze(ctx context.Context, f *flight) error {
-	if !f.asleep {
-		f.asleep = true
-		e.sleep <- f.ended
-	}
-	var err error
-	select {
-	case err = <-e.woke:
-	case <-ctx.Done():
-		// A step that has just ended counts, so that a late caller gets its result.
-		select {
-		case err = <-e.woke:
-		default:
-			return ctx.Err()
-		}
-	}
-	f.asleep = false
-	if err != nil {
-		err = &StepError{Step: f.batch.Step, Layer: -1, Err: err}
-	} else if !e.done(f) {
-		err = &StepError{Step: f.batch.Step, Op: "publish", Layer: -1,
-			Err: fmt.Errorf("the device has ended and reported step number %d instead of %d", atomic.LoadUint64(e.res.flag), f.ticket)}
-	}
-	if err != nil {
-		e.inFlight = 0
-		return e.fail(err)
-	}
-	return nil
+	e.inFlight = 0
+	return e.fail(failure)
 }
 
 // report copies the published results into the caller's buffers.

@@ -1,0 +1,204 @@
+package cudaexec
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/sourcegraph/conc/pool"
+)
+
+func TestWatching(t *testing.T) {
+	const us, ms = time.Microsecond, time.Millisecond
+	for _, tc := range []struct {
+		last         [2]time.Duration
+		first, again time.Duration
+	}{
+		{[2]time.Duration{}, 200 * us, 0},
+		{[2]time.Duration{us, us}, 200 * us, 0},
+		{[2]time.Duration{ms, ms}, 1500 * us, 0},
+		{[2]time.Duration{40 * ms, ms}, 1500 * us, 0}, // a prefill between decodes
+		{[2]time.Duration{ms, 40 * ms}, 1500 * us, 0},
+		{[2]time.Duration{1900 * us, 1900 * us}, 2 * ms, 0},
+		{[2]time.Duration{2 * ms, 2 * ms}, 2 * ms, 0},
+		{[2]time.Duration{5 * ms, 6 * ms}, 200 * us, 4 * ms},
+		{[2]time.Duration{12 * ms, 100 * ms}, 200 * us, 10500 * us},
+		{[2]time.Duration{time.Second, time.Second}, 200 * us, 998 * ms},
+	} {
+		if first, again := watching(tc.last); first != tc.first || again != tc.again {
+			t.Errorf("after waits of %v: %v and %v, want %v and %v", tc.last, first, again, tc.first, tc.again)
+		}
+	}
+}
+
+// waiting is a waiter whose time, alarms and events the test makes.
+type waiting struct {
+	waiter
+	time   time.Time
+	tick   time.Duration // by which each look at the clock is later
+	alarms chan time.Time
+	set    []time.Duration // alarms asked for
+	events chan error
+}
+
+func newWaiting(t *testing.T, last time.Duration) *waiting {
+	w := &waiting{time: time.Unix(1, 0), tick: 100 * time.Microsecond, alarms: make(chan time.Time, 1), events: make(chan error, 1)}
+	w.waiter = *newWaiter()
+	t.Cleanup(w.close)
+	w.last = [2]time.Duration{last, last}
+	w.now = func() time.Time {
+		w.time = w.time.Add(w.tick)
+		return w.time
+	}
+	w.alarm = func(d time.Duration) <-chan time.Time {
+		w.set = append(w.set, d)
+		return w.alarms
+	}
+	return w
+}
+
+// event is that of the step under way.
+func (w *waiting) event() error { return <-w.events }
+
+func never() bool { return false }
+
+// after is of a step that is done after n looks.
+func after(n int) func() bool {
+	return func() bool {
+		n--
+		return n < 0
+	}
+}
+
+func TestShortWaitsAreWatched(t *testing.T) {
+	w := newWaiting(t, time.Millisecond)
+	if err := w.wait(t.Context(), 1, after(200), w.event); err != nil {
+		t.Fatal(err)
+	}
+	if w.waiter.asked != 0 || w.set != nil {
+		t.Errorf("a thread sleeps for step %d, alarms %v; want neither", w.waiter.asked, w.set)
+	}
+	if w.last[0] != time.Millisecond || w.last[1] < 300*time.Microsecond {
+		t.Errorf("last waits %v", w.last)
+	}
+}
+
+// A long step is slept for, and seen to end by the watch before its event has come; the next wait takes that event first.
+func TestLongWaitsEndInAWatch(t *testing.T) {
+	w := newWaiting(t, 16*time.Millisecond)
+	w.alarms <- w.time
+	looks := 0
+	done := func() bool {
+		looks++
+		return len(w.set) == 1 && looks > 1000 // not before the alarm
+	}
+	if err := w.wait(t.Context(), 1, done, w.event); err != nil {
+		t.Fatal(err)
+	}
+	if len(w.set) != 1 || w.set[0] <= 13*time.Millisecond || w.set[0] >= 14*time.Millisecond {
+		t.Errorf("alarms after %v, want one after 14 ms less what was watched", w.set)
+	}
+	if w.waiter.asked != 1 {
+		t.Fatalf("a thread sleeps for step %d, want 1", w.waiter.asked)
+	}
+	w.events <- nil // of step 1
+	w.events <- nil // of step 2, when there is room
+	if err := w.wait(t.Context(), 2, never, w.event); err != nil {
+		t.Fatal(err)
+	}
+	if w.waiter.asked != 0 {
+		t.Errorf("a thread sleeps for step %d, want none", w.waiter.asked)
+	}
+}
+
+func TestEventsEndWaits(t *testing.T) {
+	lost := errors.New("the device is lost")
+	for name, tc := range map[string]struct {
+		last  time.Duration
+		alarm bool
+		err   error
+	}{
+		"before the alarm":        {16 * time.Millisecond, false, nil},
+		"after a watch in vain":   {16 * time.Millisecond, true, nil},
+		"of a short step":         {time.Millisecond, false, nil},
+		"with an error":           {16 * time.Millisecond, false, lost},
+		"with an error, watching": {16 * time.Millisecond, true, lost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWaiting(t, tc.last)
+			if tc.alarm {
+				w.alarms <- w.time
+			}
+			w.events <- tc.err
+			if err := w.wait(t.Context(), 7, never, w.event); !errors.Is(err, tc.err) {
+				t.Errorf("wait: %v, want %v", err, tc.err)
+			}
+		})
+	}
+}
+
+// A wait that was given up is taken up again, without a second question to the sleeper.
+func TestWaitsAreTakenUpAgain(t *testing.T) {
+	w := newWaiting(t, 16*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 2 {
+		if err := w.wait(ctx, 3, never, w.event); !errors.Is(err, errStopped) {
+			t.Fatalf("wait with an ended context: %v", err)
+		}
+	}
+	if w.waiter.asked != 3 {
+		t.Fatalf("a thread sleeps for step %d, want 3", w.waiter.asked)
+	}
+	w.events <- nil
+	if err := w.wait(t.Context(), 3, never, w.event); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.wait(ctx, 4, after(0), w.event); err != nil {
+		t.Errorf("a step that has ended, with an ended context: %v", err)
+	}
+}
+
+// An error that comes behind a step seen to end is the next wait's: nothing is lost.
+func TestOwedErrorsAreReported(t *testing.T) {
+	w := newWaiting(t, 16*time.Millisecond)
+	w.alarms <- w.time
+	if err := w.wait(t.Context(), 1, func() bool { return len(w.set) == 1 }, w.event); err != nil {
+		t.Fatal(err)
+	}
+	lost := errors.New("the device is lost")
+	w.events <- lost
+	if err := w.wait(t.Context(), 2, never, w.event); !errors.Is(err, lost) {
+		t.Errorf("wait: %v, want %v", err, lost)
+	}
+}
+
+// Threads that watch and that end events at the same time, for the race detector.
+func TestWaitsRace(t *testing.T) {
+	w := newWaiter()
+	defer w.close()
+	w.alarm = func(time.Duration) <-chan time.Time {
+		c := make(chan time.Time, 1)
+		c <- time.Time{}
+		return c
+	}
+	var work pool.Pool
+	defer work.Wait()
+	for i := range uint64(200) {
+		w.last = [2]time.Duration{time.Duration(i%3) * 2 * time.Millisecond, time.Hour}
+		end := make(chan struct{})
+		done := func() bool {
+			select {
+			case <-end:
+				return i%2 == 0 // of the others the event alone tells
+			default:
+				return false
+			}
+		}
+		work.Go(func() { close(end) })
+		if err := w.wait(t.Context(), i+1, done, func() error { <-end; return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
