@@ -16,6 +16,7 @@ GATEWAYS are base URLs separated by commas, KEY is the API key, CANARY a text th
 into requests and must not be found anywhere else. It ends with 1 if anything is wrong.
 """
 
+import datetime
 import itertools
 import json
 import os
@@ -105,7 +106,11 @@ class Load:
                 with self.changed:
                     self.elsewhere += 1
                 continue
-            return self.read(number, stream)
+            try:
+                return self.read(number, stream)
+            except Exception as error:
+                where = f"{GATEWAYS[(number + attempt) % len(GATEWAYS)]} as {stream.response.headers.get('x-request-id')}"
+                raise Failure(f"{where}: {type(error).__name__}: {error}") from error
         raise Failure(f"no gateway takes it: {refused}")
 
     def read(self, number: int, stream) -> str:
@@ -153,7 +158,8 @@ class Load:
                 self.texts[which] = text
                 self.ended += 1
                 if wrong:
-                    self.failures.append(f"request {number} ({which}): {wrong}")
+                    at = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
+                    self.failures.append(f"{at} request {number} ({which}): {wrong}")
                 self.changed.notify_all()
 
     def wait(self, ok, what: str) -> None:
