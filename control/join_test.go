@@ -11,10 +11,13 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/sourcegraph/conc/pool"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/api/protocol"
@@ -237,6 +240,33 @@ func TestJoinOnce(t *testing.T) {
 		if response.Problem != nil || response.Certificate == "" {
 			t.Errorf("time %d: %v", i+1, response)
 		}
+	}
+}
+
+// Who comes while there is no leader waits for one, and has used its token once.
+func TestJoinDuringElection(t *testing.T) {
+	t.Parallel()
+	log := new(buffer)
+	c := controltest.New(t, 3, func(cfg *control.Config) { cfg.Log = slog.New(slog.NewTextHandler(log, nil)) })
+	once := token(t, c, cluster.Worker, 1, time.Hour)
+	c.Await("the token", func(s *state.State) bool { _, ok := s.Token(once.ID); return ok })
+	gone := slices.Clone(c.Nodes()[:2])
+	survivor := c.Nodes()[2]
+	for _, n := range gone {
+		n.Crash()
+		c.Forget(n)
+	}
+	joined := pool.New().WithErrors()
+	joined.Go(func() error {
+		_, err := client.Join(context.Background(), survivor.Addr, once, joiner(cluster.Worker, "w"))
+		return err
+	})
+	c.Poll("a refusal", func() bool { return strings.Contains(log.String(), "join refused") })
+	for _, n := range gone {
+		c.Start(n.ID)
+	}
+	if err := joined.Wait(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -25,8 +25,11 @@ type Joiner struct {
 	Speaks protocol.Range
 }
 
-// joinTimeout bounds a join from the dial to the answer.
-const joinTimeout = 10 * time.Second
+// joinTimeout bounds a join; joinPause is between tries while the control nodes elect a leader.
+const (
+	joinTimeout = 10 * time.Second
+	joinPause   = 200 * time.Millisecond
+)
 
 // ErrUnreachable says that nothing answers at an address.
 var ErrUnreachable = errors.New("cannot be reached")
@@ -34,7 +37,8 @@ var ErrUnreachable = errors.New("cannot be reached")
 // Join presents a token at a control node's address and returns the identity that
 // it got; its key never left this process. The token's secret is sent only after
 // the server has shown the CA that the token names. Refusals are state.ErrToken with
-// its reason, ErrTooMany, or another error of this package.
+// its reason, ErrTooMany, or another error of this package. While the control nodes elect
+// a leader it asks again, ErrNoLeader is for when they have none in the whole time.
 func Join(ctx context.Context, address string, token identity.JoinToken, who Joiner) (*identity.Saved, error) {
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
@@ -42,26 +46,25 @@ func Join(ctx context.Context, address string, token identity.JoinToken, who Joi
 	if err != nil {
 		return nil, err
 	}
-	d := tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout * 3}, Config: identity.Pinned(token)}
-	conn, err := d.DialContext(ctx, "tcp", address)
-	if err != nil {
-		if errors.Is(err, identity.ErrPeer) {
-			return nil, fmt.Errorf("join at %s: %w", address, err)
-		}
-		if op := (*net.OpError)(nil); !errors.As(err, &op) || op.Op != "dial" {
-			err = fmt.Errorf("%w; somebody listens there: is it the cluster port of a control node?", err)
-		}
-		return nil, fmt.Errorf("join: %s %w: %w", address, ErrUnreachable, err)
-	}
-	defer func() { _ = conn.Close() }()
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	defer stop()
-	response, err := present(conn, cluster.JoinRequest{
+	// The same request each time: a use of the token counts once, whatever became of it.
+	question := cluster.JoinRequest{
 		Token: token.ID, Secret: token.Secret[:], Role: who.Role, Node: who.Node,
 		Request: request, Build: who.Build, Protocol: who.Speaks.Newest, MinProtocol: who.Speaks.Oldest,
-	})
+	}
+	response, err := ask(ctx, address, token, question)
+	for errors.Is(err, ErrNoLeader) {
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(joinPause):
+		}
+		var again error
+		if response, again = ask(ctx, address, token, question); again == nil || ctx.Err() == nil {
+			err = again
+		}
+	}
 	if err != nil {
-		return nil, fmt.Errorf("join at %s: %w", address, err)
+		return nil, err
 	}
 	saved := &identity.Saved{
 		Cluster: response.Cluster, Role: who.Role, Node: who.Node, Control: response.Control,
@@ -78,6 +81,29 @@ func Join(ctx context.Context, address string, token identity.JoinToken, who Joi
 		return nil, err
 	}
 	return saved, checkIdentity(saved)
+}
+
+// ask is one try of Join.
+func ask(ctx context.Context, address string, token identity.JoinToken, question cluster.JoinRequest) (*cluster.JoinResponse, error) {
+	d := tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout * 3}, Config: identity.Pinned(token)}
+	conn, err := d.DialContext(ctx, "tcp", address)
+	if err != nil {
+		if errors.Is(err, identity.ErrPeer) {
+			return nil, fmt.Errorf("join at %s: %w", address, err)
+		}
+		if op := (*net.OpError)(nil); !errors.As(err, &op) || op.Op != "dial" {
+			err = fmt.Errorf("%w; somebody listens there: is it the cluster port of a control node?", err)
+		}
+		return nil, fmt.Errorf("join: %s %w: %w", address, ErrUnreachable, err)
+	}
+	defer func() { _ = conn.Close() }()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	response, err := present(conn, question)
+	if err != nil {
+		return nil, fmt.Errorf("join at %s: %w", address, err)
+	}
+	return response, nil
 }
 
 // present sends the one request and reads the one answer.
