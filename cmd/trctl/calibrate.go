@@ -207,6 +207,23 @@ type writtenPolicy struct {
 	Name      string   `yaml:"name"`
 	Threshold *float64 `yaml:"threshold"`
 	Router    string   `yaml:"router,omitempty"`
+
+	RouterThreshold *float64 `yaml:"router_threshold,omitempty"`
+	Mode            string   `yaml:"mode,omitempty"`
+	Warmup          int      `yaml:"warmup,omitempty"`
+	WarmupShape     string   `yaml:"warmup_shape,omitempty"`
+	Epistemic       *float64 `yaml:"epistemic,omitempty"`
+	Entropy         *float64 `yaml:"entropy,omitempty"`
+	StepTokens      int      `yaml:"step_tokens,omitempty"`
+	ThinkTokens     int      `yaml:"think_tokens,omitempty"`
+}
+
+// written are the settings of a policy that has a threshold.
+func written(p *node.Policy) writtenPolicy {
+	return writtenPolicy{
+		Name: p.Name, Threshold: p.Threshold, Router: p.Router, RouterThreshold: p.RouterThreshold, Mode: p.Mode, Warmup: p.Warmup,
+		WarmupShape: p.WarmupShape, Epistemic: p.Epistemic, Entropy: p.Entropy, StepTokens: p.StepTokens, ThinkTokens: p.ThinkTokens,
+	}
 }
 
 // configuration is the file that serves what was found.
@@ -220,7 +237,7 @@ func (c *calibrateCmd) configuration(cfg *node.Config, r *evalReport) ([]byte, e
 		out.Models = append(out.Models, w)
 	}
 	for _, d := range cfg.Deployments {
-		out.Deployments = append(out.Deployments, writtenDeployment{d.Name, d.Models, writtenPolicy{d.Policy.Name, d.Policy.Threshold, d.Policy.Router}})
+		out.Deployments = append(out.Deployments, writtenDeployment{d.Name, d.Models, written(&d.Policy)})
 	}
 	text, err := yaml.Marshal(out)
 	if err != nil {

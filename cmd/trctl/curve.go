@@ -40,8 +40,8 @@ func (e *evalCmd) compare(ctx context.Context, p process, problems []problem) er
 	switch {
 	case e.URL != "":
 		return usagef("--curve and --policies measure in this process; they cannot be used with --url")
-	case e.Threshold != nil || e.Record != "" || e.MinAccuracy != nil || e.MaxAccuracy != nil || e.MaxLargeShare != nil:
-		return usagef("--threshold, --record and bounds are for one policy, not for curves")
+	case e.Threshold != nil || e.LimitLargeShare != nil || e.Record != "" || e.MinAccuracy != nil || e.MaxAccuracy != nil || e.MaxLargeShare != nil:
+		return usagef("--threshold, --limit-large-share, --record and bounds are for one policy, not for curves")
 	case e.Points < 1 || e.Points > maxPoints:
 		return usagef("--points must be 1 to %d", maxPoints)
 	case e.Plot != "" && !strings.HasSuffix(e.Plot, ".svg"):

@@ -13,6 +13,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/tokenrouter/tokenrouter/api/routing"
 	"github.com/tokenrouter/tokenrouter/internal/node"
 	"github.com/tokenrouter/tokenrouter/models"
 )
@@ -29,6 +30,8 @@ type evalCmd struct {
 	Concurrency int    `default:"16" help:"Requests in flight."`
 	Output      string `short:"o" enum:"text,json" default:"text" help:"Output format: ${enum}."`
 	Record      string `placeholder:"FILE" help:"Write the requests with their answers, one a line, for trctl replay."`
+
+	LimitLargeShare *float64 `placeholder:"S" help:"Have the server keep the share of other models in every answer at or below this, 0 to 1 (max_large_share of the API)."`
 
 	Policies []string `placeholder:"NAME" help:"Compare these policies, or all, each over its thresholds (in this process)."`
 	Curve    bool     `help:"Measure accuracy over the share of the other models, by thresholds; without --policies of the deployment's policy."`
@@ -48,12 +51,15 @@ type problem struct {
 
 // Run measures and prints the report.
 func (e *evalCmd) Run(ctx context.Context, p process) error {
+	if e.Concurrency < 1 || e.MaxTokens < 1 {
+		return usagef("--concurrency and --max-tokens must be at least 1")
+	}
+	if err := checkShare("--limit-large-share", e.LimitLargeShare); err != nil {
+		return err
+	}
 	problems, err := e.problems()
 	if err != nil {
 		return err
-	}
-	if e.Concurrency < 1 || e.MaxTokens < 1 {
-		return usagef("--concurrency and --max-tokens must be at least 1")
 	}
 	ctx, stop := untilSignal(ctx)
 	defer stop()
@@ -149,17 +155,22 @@ func parseQuestions(text []byte, answers bool) ([]problem, error) {
 	return out, nil
 }
 
-// remote measures a running server. Its models and policy are the server's.
+// remote measures a running server, whose models are its own. Policy, threshold and share
+// go with the requests.
 func (e *evalCmd) remote(ctx context.Context, p process, problems []problem) (*evalReport, error) {
-	if e.Policy != nil || e.Threshold != nil || e.Weights != nil || e.Trace != nil || e.Router != nil || e.Rule != nil || e.ReturnRule != nil || len(e.Models) > 1 {
-		return nil, usagef("with --url the server decides about models and policy: give one served name by --models")
+	if len(e.Models) > 1 {
+		return nil, usagef("--models: with --url the models are the server's; give one served name")
+	}
+	o, err := e.override("--limit-large-share", e.LimitLargeShare)
+	if err != nil {
+		return nil, err
 	}
 	c := newClient(e.URL)
 	name, err := c.pick(ctx, strings.Join(e.Models, ""))
 	if err != nil {
 		return nil, err
 	}
-	return e.measure(ctx, p, c, name, problems)
+	return e.measure(ctx, p, c, name, o, problems)
 }
 
 // inProcess starts a node on a free loopback port and measures that.
@@ -168,10 +179,18 @@ func (e *evalCmd) inProcess(ctx context.Context, p process, problems []problem) 
 	if err != nil {
 		return nil, err
 	}
+	var o *routing.Override
+	if e.LimitLargeShare != nil {
+		if len(cfg.Deployments) == 0 {
+			return nil, usagef("--limit-large-share: two models or more are needed")
+		}
+		o = &routing.Override{MaxLargeShare: e.LimitLargeShare}
+		cfg.Deployments[0].AllowOverride = true
+	}
 	var report *evalReport
 	err = withNode(ctx, cfg, func(ctx context.Context, n *node.Node) error {
 		var err error
-		report, err = e.measure(ctx, p, newClient("http://"+reachable(n.Addr())), name, problems)
+		report, err = e.measure(ctx, p, newClient("http://"+reachable(n.Addr())), name, o, problems)
 		return err
 	})
 	return report, err
@@ -196,8 +215,8 @@ func (f *nodeFlags) quiet(p process) (cfg node.Config, name string, err error) {
 }
 
 // measure asks every problem and records the answers if that is wanted.
-func (e *evalCmd) measure(ctx context.Context, p process, c *client, name string, problems []problem) (*evalReport, error) {
-	ask := asking{client: c, name: name, maxTokens: e.MaxTokens, concurrency: e.Concurrency}
+func (e *evalCmd) measure(ctx context.Context, p process, c *client, name string, o *routing.Override, problems []problem) (*evalReport, error) {
+	ask := asking{client: c, name: name, override: o, maxTokens: e.MaxTokens, concurrency: e.Concurrency}
 	if e.Record == "" {
 		return ask.measure(ctx, p, problems, nil)
 	}

@@ -61,22 +61,21 @@ type replayReport struct {
 // Run asks recorded requests again under another policy or threshold, with the
 // same seeds, and says where the texts part and what that costs.
 func (c *replayCmd) Run(ctx context.Context, p process) error {
+	if c.Concurrency < 1 {
+		return usagef("--concurrency must be at least 1")
+	}
+	if err := checkShare("--max-large-share", c.MaxShare); err != nil {
+		return err
+	}
 	list, err := readRecord(c.File)
 	if err != nil {
 		return err
-	}
-	if c.Concurrency < 1 {
-		return usagef("--concurrency must be at least 1")
 	}
 	ctx, stop := untilSignal(ctx)
 	defer stop()
 	var report *replayReport
 	if c.URL != "" {
-		o, refused := c.override()
-		if refused != nil {
-			return refused
-		}
-		report, err = c.replay(ctx, p, newClient(c.URL), "", o, list)
+		report, err = c.remote(ctx, p, list)
 	} else {
 		report, err = c.inProcess(ctx, p, list)
 	}
@@ -89,17 +88,16 @@ func (c *replayCmd) Run(ctx context.Context, p process) error {
 	return report.write(p.out, c.All)
 }
 
-// override is what the flags want of a server.
-func (c *replayCmd) override() (*routing.Override, error) {
-	if len(c.Models) > 0 || c.Weights != nil || c.Trace != nil || c.Rule != nil || c.ReturnRule != nil || c.Router != nil {
-		return nil, usagef("with --url only --policy, --threshold and --max-large-share can be changed")
+// remote asks a running server, whose models are its own.
+func (c *replayCmd) remote(ctx context.Context, p process, list []*recorded) (*replayReport, error) {
+	if len(c.Models) > 0 {
+		return nil, usagef("--models: with --url the requests name the model")
 	}
-	o := &routing.Override{Threshold: c.Threshold, MaxLargeShare: c.MaxShare}
-	overwrite(&o.Policy, c.Policy)
-	if o.Empty() {
-		return nil, nil
+	o, err := c.override("--max-large-share", c.MaxShare)
+	if err != nil {
+		return nil, err
 	}
-	return o, nil
+	return c.replay(ctx, p, newClient(c.URL), "", o, list)
 }
 
 func (c *replayCmd) inProcess(ctx context.Context, p process, list []*recorded) (report *replayReport, err error) {

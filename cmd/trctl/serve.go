@@ -27,14 +27,8 @@ import (
 
 // nodeFlags are the settings of a node that commands which start one share.
 type nodeFlags struct {
-	Models         []string              `placeholder:"MODEL" help:"Models, the entry model first: names of embedded models (tiny-s, tiny-m, tiny-l), checkpoint directories or, with --load, names of the catalogue (qwen3-0.6b, qwen3-32b and so on)."`
-	Policy         *string               `placeholder:"NAME" help:"Routing policy of the deployment: ${policies} (r-stitch)."`
-	Threshold      *float64              `placeholder:"T" help:"Threshold of the routing policy; for random the probability."`
-	Trace          *string               `placeholder:"LIST" help:"Decisions of the policy trace: POSITION[@MODEL] DESTINATION keep|drop, …"`
-	Weights        []float64             `placeholder:"W" help:"Shares of the models under the policy me, one each (equal)."`
-	Router         *string               `placeholder:"NAME" help:"Router network of a policy that scores: an embedded one, such as tiny-s-r2r, or a file (ENTRY-POLICY)."`
-	Rule           *string               `placeholder:"EXPR" help:"Expression of the policy rule, such as 'entropy > 0.02 || margin < 1 && since_hop > 3': true lets the next model write the token."`
-	ReturnRule     *string               `placeholder:"EXPR" help:"Expression of the policy rule for the other model's tokens: true returns the turn (after one token)."`
+	Models []string `placeholder:"MODEL" help:"Models, the entry model first: names of embedded models (tiny-s, tiny-m, tiny-l), checkpoint directories or, with --load, names of the catalogue (qwen3-0.6b, qwen3-32b and so on)."`
+	policyFlags
 	PageSize       *int                  `placeholder:"N" help:"Token slots in a page of keys and values (64)."`
 	KVTokens       *int                  `name:"kv-tokens" env:"TRCTL_KV_TOKENS" placeholder:"N" help:"Token slots of each model's pool (on a GPU what fits, the same for all its models; else 131072)."`
 	BatchThreshold []int                 `placeholder:"B" help:"Fewest ready sequences that start a step, one number for all models or one each (1)."`
@@ -186,7 +180,7 @@ func (f *nodeFlags) apply(c *node.Config) error {
 	if err := f.deviceFlags.apply(c); err != nil {
 		return err
 	}
-	if err := f.applyPolicy(c); err != nil {
+	if err := f.policyFlags.apply(c); err != nil {
 		return err
 	}
 	thresholds, err := forEach(c.Models, f.BatchThreshold, "--batch-threshold")
@@ -205,30 +199,6 @@ func (f *nodeFlags) apply(c *node.Config) error {
 			c.Models[i].LongestWait = time.Duration(waits[i])
 		}
 	}
-	return nil
-}
-
-func (f *nodeFlags) applyPolicy(c *node.Config) error {
-	if f.Policy == nil && f.Threshold == nil && f.Weights == nil && f.Trace == nil && f.Router == nil && f.Rule == nil && f.ReturnRule == nil {
-		return nil
-	}
-	if len(c.Deployments) != 1 {
-		return usagef("--policy, --threshold, --weights, --trace, --router, --rule and --return-rule need exactly one deployment of two or more models; there are %d", len(c.Deployments))
-	}
-	policy := &c.Deployments[0].Policy
-	if f.Policy != nil && *f.Policy != policy.Name {
-		*policy = defaultPolicy(*f.Policy, c.Models)
-	}
-	if f.Threshold != nil {
-		policy.Threshold = f.Threshold
-	}
-	if f.Weights != nil {
-		policy.Weights = f.Weights
-	}
-	overwrite(&policy.Trace, f.Trace)
-	overwrite(&policy.Router, f.Router)
-	overwrite(&policy.Rule, f.Rule)
-	overwrite(&policy.ReturnRule, f.ReturnRule)
 	return nil
 }
 
