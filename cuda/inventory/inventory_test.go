@@ -13,8 +13,9 @@ import (
 	"go.uber.org/goleak"
 )
 
-// fakeLibrary answers from fields.
+// fakeLibrary answers from fields. It has no versions.
 type fakeLibrary struct {
+	library
 	initErr error
 	n       int
 	gpus    map[int]GPU
@@ -24,9 +25,6 @@ type fakeLibrary struct {
 
 func (l *fakeLibrary) init() error     { return l.initErr }
 func (l *fakeLibrary) shutdown() error { return nil }
-func (l *fakeLibrary) versions() (Versions, error) {
-	return Versions{Driver: "580.1", CUDA: 13000}, nil
-}
 func (l *fakeLibrary) count() (int, error)        { return l.n, nil }
 func (l *fakeLibrary) watch(int) (watcher, error) { return l.w, l.watchEr }
 

@@ -65,9 +65,6 @@ func (a *Arena) Used() uint64 { return a.used }
 // Peak is the largest Used so far.
 func (a *Arena) Peak() uint64 { return a.peak }
 
-// Free is the number of bytes left.
-func (a *Arena) Free() uint64 { return a.size - a.used }
-
 // Mark is the present position, for Reset.
 func (a *Arena) Mark() uint64 { return a.used }
 

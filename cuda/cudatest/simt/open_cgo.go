@@ -30,6 +30,3 @@ func Backwards(on bool) {
 	}
 	C.simt_backwards(n)
 }
-
-// Launches counts the launches of this process.
-func Launches() uint64 { return uint64(C.simt_launches()) }

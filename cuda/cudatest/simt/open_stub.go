@@ -9,6 +9,3 @@ func Open() (*driver.Driver, error) { return nil, ErrUnavailable }
 
 // Backwards does nothing in this build.
 func Backwards(bool) {}
-
-// Launches is 0 in this build.
-func Launches() uint64 { return 0 }

@@ -8,7 +8,5 @@
 trctl_driver *simt_table(void);
 // simt_backwards sets the order of threads and blocks of later launches.
 void simt_backwards(int on);
-// simt_launches counts the launches so far.
-unsigned long long simt_launches(void);
 
 #endif
