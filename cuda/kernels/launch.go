@@ -19,7 +19,11 @@ func runShared[P any](s *Set, st *driver.Stream, f *driver.Function, x, y, threa
 		return nil
 	}
 	l := driver.Launch{Grid: driver.Dim{uint32(x), uint32(y), 1}, Block: driver.X(uint32(threads)), SharedBytes: uint32(shared), PDL: s.overlapped}
-	return driver.LaunchWith(st, f, &l, p)
+	if err := driver.LaunchWith(st, f, &l, p); err != nil {
+		return err
+	}
+	s.timeline.note(f, x*y)
+	return nil
 }
 
 // Prep fetches a step's descriptor and resolves its pages.

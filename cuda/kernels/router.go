@@ -79,10 +79,16 @@ type Router struct {
 	end        *driver.Function
 	linear     [routerForms][len(routerRows)]*driver.Function
 	overlapped bool
+	timeline   *Timeline // nil for none
 }
 
 // LoadRouter builds the kernels of router nets and loads them.
-func LoadRouter(ctx context.Context, device *driver.Context, b Builder) (_ *Router, err error) {
+func LoadRouter(ctx context.Context, device *driver.Context, b Builder) (*Router, error) {
+	return LoadTimedRouter(ctx, device, b, nil)
+}
+
+// LoadTimedRouter is LoadTimed for these kernels.
+func LoadTimedRouter(ctx context.Context, device *driver.Context, b Builder, t *Timeline) (_ *Router, err error) {
 	arch, err := device.Device().Arch()
 	if err != nil {
 		return nil, err
@@ -91,11 +97,12 @@ func LoadRouter(ctx context.Context, device *driver.Context, b Builder) (_ *Rout
 	if err != nil {
 		return nil, err
 	}
+	t.stamp(list)
 	images, _, err := b.Build(ctx, list)
 	if err != nil {
 		return nil, err
 	}
-	s := &Router{}
+	s := &Router{timeline: t}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -114,6 +121,9 @@ func LoadRouter(ctx context.Context, device *driver.Context, b Builder) (_ *Rout
 		}
 		s.modules = append(s.modules, m)
 		if *places[i], err = m.Function(v.Kernel); err != nil {
+			return nil, err
+		}
+		if err = t.add(m, *places[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -177,5 +187,5 @@ func (s *Router) End(st *driver.Stream, p *RouterEndParams, samples int) error {
 
 // runRouter is run for these kernels.
 func runRouter[P any](s *Router, st *driver.Stream, f *driver.Function, x, y int, p *P) error {
-	return run(&Set{overlapped: s.overlapped}, st, f, x, y, routerThreads, p)
+	return run(&Set{overlapped: s.overlapped, timeline: s.timeline}, st, f, x, y, routerThreads, p)
 }

@@ -33,6 +33,7 @@ type Set struct {
 	banded          bool
 	// overlapped launches with the attribute of programmatic dependent launch.
 	overlapped bool
+	timeline   *Timeline // nil for none
 }
 
 // Overlapped returns the same kernels, launched so that a kernel may begin while the one before it ends. The device is
@@ -45,7 +46,12 @@ func (s *Set) Overlapped() *Set {
 }
 
 // Load builds the kernels for a model's dimensions and loads them. The context's device gives the architecture.
-func Load(ctx context.Context, device *driver.Context, b Builder, d Dims) (_ *Set, err error) {
+func Load(ctx context.Context, device *driver.Context, b Builder, d Dims) (*Set, error) {
+	return LoadTimed(ctx, device, b, d, nil)
+}
+
+// LoadTimed is Load for kernels whose blocks note when they run. The Timeline is of the same device.
+func LoadTimed(ctx context.Context, device *driver.Context, b Builder, d Dims, t *Timeline) (_ *Set, err error) {
 	arch, err := device.Device().Arch()
 	if err != nil {
 		return nil, err
@@ -54,12 +60,13 @@ func Load(ctx context.Context, device *driver.Context, b Builder, d Dims) (_ *Se
 	if err != nil {
 		return nil, err
 	}
+	t.stamp(programs)
 	images, _, err := b.Build(ctx, programs)
 	if err != nil {
 		return nil, err
 	}
 	variants := Variants(d)
-	s := &Set{Dims: d}
+	s := &Set{Dims: d, timeline: t}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -76,6 +83,9 @@ func Load(ctx context.Context, device *driver.Context, b Builder, d Dims) (_ *Se
 		}
 		s.modules = append(s.modules, m)
 		if *places[i], err = m.Function(v.Kernel); err != nil {
+			return nil, err
+		}
+		if err = t.add(m, *places[i]); err != nil {
 			return nil, err
 		}
 	}

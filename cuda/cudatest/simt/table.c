@@ -4,6 +4,7 @@
 #include "table.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,10 +16,8 @@ enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NOT_FOUND = 500, LAUNCH_FAILED = 719,
 enum { PAGE = 4096 };
 
 static int backwards;
-static unsigned long long launches;
 
 void simt_backwards(int on) { backwards = on; }
-unsigned long long simt_launches(void) { return launches; }
 
 // take gives memory whose end touches a page that cannot be accessed. The header page before it holds the sizes.
 static void *take(size_t bytes) {
@@ -205,7 +204,14 @@ static int module_function(void **out, void *m, const char *name) {
 	*out = f;
 	return OK;
 }
-static int module_global(tr_ptr *p, size_t *bytes, void *m, const char *name) { return NOT_FOUND; }
+static int module_global(tr_ptr *p, size_t *bytes, void *m, const char *name) {
+	void *at = dlsym(((module *)m)->library, name);
+	Dl_info info;
+	ElfW(Sym) *symbol = NULL;
+	if (!at || !dladdr1(at, &info, (void **)&symbol, RTLD_DL_SYMENT) || !symbol) return NOT_FOUND;
+	*p = (tr_ptr)(uintptr_t)at, *bytes = symbol->st_size;
+	return OK;
+}
 static int func_attribute(int *value, int attribute, void *f) { *value = attribute == 0 ? 1024 : 0; return OK; }
 static int func_set(void *f, int attribute, int value) { return OK; }
 static int occupancy(int *blocks, void *f, int block, size_t shared) { *blocks = 1; return OK; }
@@ -219,7 +225,6 @@ static int param_info(void *f, size_t index, size_t *offset, size_t *bytes) {
 static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
 static int play(function *f, const void *params, const unsigned *grid, const unsigned *block) {
 	pthread_mutex_lock(&one);
-	launches++;
 	const int rc = f->run(params, grid, block, backwards);
 	pthread_mutex_unlock(&one);
 	return rc == 0 ? OK : LAUNCH_FAILED;

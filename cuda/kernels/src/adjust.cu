@@ -20,6 +20,7 @@ __device__ __forceinline__ float blend(float z, float mass, float weight, float 
 }
 
 extern "C" __global__ void __launch_bounds__(256) adjust(const __grid_constant__ AdjustParams p) {
+	TIMELINE_BLOCK;
 	start_next();
 	await_previous();
 	const int r = blockIdx.x, s = r + p.first;

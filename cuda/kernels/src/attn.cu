@@ -511,6 +511,7 @@ __device__ __forceinline__ int begin(const Walk &w, const bf16 *keys, Shared &s)
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, ROWS == 16 ? 4 : 2) attn(const __grid_constant__ AttnParams p) {
+	TIMELINE_BLOCK;
 	SHARED_STRUCT(Shared, s);
 	const int h = blockIdx.y;
 	const bf16 *keys = p.cache + (size_t)h * P * D; // of page 0

@@ -109,6 +109,7 @@ __device__ __forceinline__ void finish(const MatmulParams &p, const float (*sums
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2) band(const __grid_constant__ MatmulParams p) {
+	TIMELINE_BLOCK;
 	SHARED_STRUCT(Shared, s);
 	const int runs = (p.k + 64 * WARPS - 1) / (64 * WARPS);
 	Shape shape;

@@ -12,6 +12,7 @@ __device__ __forceinline__ float half_to_float(unsigned short h) {
 }
 
 extern "C" __global__ void __launch_bounds__(256) convert(const __grid_constant__ ConvertParams p) {
+	TIMELINE_BLOCK;
 	const u64 from = ((u64)blockIdx.x * 256 + threadIdx.x) * 4;
 	for (u64 i = from; i < from + 4 && i < p.n; i++)
 		p.out[i] = float_to_bf16(p.from == 1 ? ((const float *)p.in)[i] : half_to_float(((const unsigned short *)p.in)[i]));

@@ -6,6 +6,7 @@
 #include "params.cuh"
 
 extern "C" __global__ void __launch_bounds__(128) embed(const __grid_constant__ EmbedParams p) {
+	TIMELINE_BLOCK;
 	start_next();
 	await_previous();
 	const int t = blockIdx.x;

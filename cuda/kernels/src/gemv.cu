@@ -29,6 +29,7 @@ __device__ __forceinline__ void add(float (&acc)[GEMV_R][GEMV_T], const uint4 (&
 }
 
 extern "C" __global__ void __launch_bounds__(128) gemv(const __grid_constant__ MatmulParams p) {
+	TIMELINE_BLOCK;
 	constexpr int PER = GEMV_ACT ? 1 : GEMV_R; // outputs of a warp
 	static_assert(!GEMV_ACT || GEMV_R == 2, "a gate and its up");
 	const int lane = threadIdx.x % 32, out0 = (blockIdx.x * 4 + threadIdx.x / 32) * PER, t0 = blockIdx.y * GEMV_T;

@@ -12,6 +12,7 @@ __device__ __forceinline__ u64 mix(u64 x) {
 }
 
 extern "C" __global__ void __launch_bounds__(256) hashfill(const __grid_constant__ HashfillParams p) {
+	TIMELINE_BLOCK;
 	const u64 from = ((u64)blockIdx.x * 256 + threadIdx.x) * 8;
 	for (u64 i = from; i < from + 8 && i < p.n; i++) {
 		const u64 x = mix(p.key + (p.first + i + 1) * 0x9E3779B97F4A7C15ull);

@@ -11,6 +11,7 @@
 constexpr int THREADS = 256, SPAN = (V + LOGIT_PARTS - 1) / LOGIT_PARTS, PER = (SPAN + THREADS - 1) / THREADS;
 
 extern "C" __global__ void __launch_bounds__(THREADS) logitpart(const __grid_constant__ LogitpartParams p) {
+	TIMELINE_BLOCK;
 	__shared__ float scratch[32];
 	__shared__ int ids[32];
 	start_next();

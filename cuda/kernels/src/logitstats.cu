@@ -80,6 +80,7 @@ __device__ __forceinline__ void sort_keys(u64 *keys) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) logitstats(const __grid_constant__ LogitstatsParams p) {
+	TIMELINE_BLOCK;
 	start_next();
 	await_previous();
 	__shared__ u32 hist[256], need, found;

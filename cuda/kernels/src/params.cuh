@@ -3,6 +3,7 @@
 // Pointers are 8 bytes and come first; everything else is 4 bytes, except the 64-bit counters. Go's layout is compared
 // with these definitions by compiling static asserts (layout_test.go).
 #pragma once
+#include "timeline.cuh"
 
 typedef unsigned int u32;
 typedef unsigned long long u64;

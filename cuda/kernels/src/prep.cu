@@ -13,6 +13,7 @@
 constexpr int ARRAYS = 7;
 
 extern "C" __global__ void __launch_bounds__(1024) prep(const __grid_constant__ PrepParams p) {
+	TIMELINE_BLOCK;
 	start_next();
 	await_previous();
 	const char *in = (const char *)p.in + (size_t)(*p.turn % p.ring) * p.entry_bytes;

@@ -117,3 +117,21 @@ __device__ __forceinline__ void await_previous() {
 	asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
+
+// device_clock is the device's clock in nanoseconds, the same on all multiprocessors, and device_clock_low its low half. It advances
+// by 32 ns to 1 us at a time. multiprocessor is the number of the one that runs the block.
+__device__ __forceinline__ unsigned long long device_clock() {
+	unsigned long long t;
+	asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)::"memory");
+	return t;
+}
+__device__ __forceinline__ unsigned device_clock_low() {
+	unsigned t;
+	asm volatile("mov.u32 %0, %%globaltimer_lo;" : "=r"(t)::"memory");
+	return t;
+}
+__device__ __forceinline__ unsigned multiprocessor() {
+	unsigned i;
+	asm volatile("mov.u32 %0, %%smid;" : "=r"(i));
+	return i;
+}

@@ -9,6 +9,7 @@
 template <class T> __device__ __forceinline__ T *entry(T *first, u64 bytes) { return (T *)((char *)first + bytes); }
 
 extern "C" __global__ void __launch_bounds__(256) publish(const __grid_constant__ PublishParams p) {
+	TIMELINE_BLOCK;
 	start_next();
 	await_previous();
 	const int r = blockIdx.x, s = r + p.first;

@@ -11,6 +11,7 @@
 #include "reduce.cuh"
 
 extern "C" __global__ void __launch_bounds__(128) qkvpost(const __grid_constant__ QkvpostParams p) {
+	TIMELINE_BLOCK;
 	await_previous();
 	start_next();
 	const int t = blockIdx.x, h = blockIdx.y * 4 + threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -8,6 +8,7 @@
 #include "reduce.cuh"
 
 extern "C" __global__ void __launch_bounds__(256) rmsnorm(const __grid_constant__ RmsnormParams p) {
+	TIMELINE_BLOCK;
 	if (!p.late) start_next();
 	await_previous();
 	if (p.late) start_next();

@@ -7,6 +7,7 @@
 #include "router.cuh"
 
 extern "C" __global__ void __launch_bounds__(ROUTER_THREADS) routerend(const __grid_constant__ RouterEndParams p) {
+	TIMELINE_BLOCK;
 	__shared__ float scratch[32];
 	start_next();
 	await_previous();

@@ -158,6 +158,7 @@ __device__ __forceinline__ void finish(const RouterLinearParams &p, float sum, i
 }
 
 extern "C" __global__ void __launch_bounds__(ROUTER_THREADS, 1) routerlinear(const __grid_constant__ RouterLinearParams p) {
+	TIMELINE_BLOCK;
 	__shared__ __align__(16) float xs[FORM == 2 ? 4 : ROUTER_SHARED];
 	__shared__ float partial[WK > 1 ? ROUTER_WARPS * R * T : 1], scratch[8];
 	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

@@ -304,6 +304,7 @@ __device__ __forceinline__ void choose(Stat &stat, int *last, int slot, int toke
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(const __grid_constant__ SampleParams p) {
+	TIMELINE_BLOCK;
 	start_next();
 	await_previous();
 	__shared__ Scratch scratch;

@@ -6,6 +6,7 @@
 #include "silu.cuh"
 
 extern "C" __global__ void __launch_bounds__(256) silumul(const __grid_constant__ SilumulParams p) {
+	TIMELINE_BLOCK;
 	start_next();
 	await_previous();
 	const int t = blockIdx.y, i = (blockIdx.x * 256 + threadIdx.x) * 4;

@@ -84,6 +84,7 @@ __device__ __forceinline__ void finish(const MatmulParams &p, const float (*sums
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) slim(const __grid_constant__ MatmulParams p) {
+	TIMELINE_BLOCK;
 	__shared__ __align__(16) unsigned char shared[RING > SUMS ? RING : SUMS];
 	uint4(*ring)[LOADS][THREADS] = (uint4(*)[LOADS][THREADS])shared;
 	float(*sums)[COLS][ROWS] = (float(*)[COLS][ROWS])shared;

@@ -100,6 +100,7 @@ __device__ __forceinline__ void finish(const MatmulParams &p, const float (&sum)
 }
 
 extern "C" __global__ void __launch_bounds__(256, 1) tile(const __grid_constant__ MatmulParams p) {
+	TIMELINE_BLOCK;
 	__shared__ Stage stages[STAGES];
 	await_previous();
 	start_next();

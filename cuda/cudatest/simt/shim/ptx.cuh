@@ -70,3 +70,11 @@ static inline void copy_commit() {}
 template <int N> static inline void copy_wait() {}
 static inline void start_next() {}
 static inline void await_previous() {}
+
+static inline unsigned long long device_clock() {
+	timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000000000ull + t.tv_nsec;
+}
+static inline unsigned device_clock_low() { return (unsigned)device_clock(); }
+static inline unsigned multiprocessor() { return blockIdx.x % 4; }
