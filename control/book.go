@@ -1,24 +1,38 @@
 package control
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net"
 	"sync"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/control/client"
 )
 
-// book knows where the control nodes are: from the state, or from themselves while
-// there is no leader that could note it there. Without that, a cluster whose nodes
-// have all come back at new addresses would have no majority that finds itself.
+// book knows where the control nodes are: from the state; from the log on disk, as long
+// as the state lags behind it after a start; or from themselves while there is no leader
+// that could note it there. Without that, a cluster whose nodes have all come back at new
+// addresses would have no majority that finds itself.
 type book struct {
 	view *client.View
+	// logged has what the log on disk said when it was opened. Nothing changes it later.
+	logged map[string]logged
 
 	mu   sync.Mutex
 	told map[string]told
+}
+
+// logged is an address in the log on disk, and its entry's index. It holds until the state
+// has got to that entry: after a start the state is what the last snapshot had, until a
+// leader says what is committed.
+type logged struct {
+	addr  string
+	index uint64
 }
 
 // told is an address that the state does not have yet. It holds until the node's next
@@ -31,22 +45,53 @@ type told struct {
 // maxBook bounds the nodes that are remembered.
 const maxBook = 64
 
-func newBook(view *client.View) *book { return &book{view: view, told: map[string]told{}} }
+func newBook(view *client.View) *book {
+	return &book{view: view, logged: map[string]logged{}, told: map[string]told{}}
+}
 
 // find returns a node's address.
 func (b *book) find(id string) (string, bool) {
-	node, known := b.view.State().Node(id)
+	s := b.view.State()
+	node, known := s.Node(id)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if t, ok := b.told[id]; ok && t.incarnation == node.Incarnation {
 		return t.addr, true
 	}
+	if l, ok := b.logged[id]; ok && l.index > s.Index {
+		return l.addr, true
+	}
 	return node.Addr, known
+}
+
+// dialable says that an address can be one.
+func dialable(addr string) bool {
+	_, _, err := net.SplitHostPort(addr)
+	return err == nil && len(addr) <= cluster.MaxID
+}
+
+// read looks for the start of a control node in an entry of the log on disk, in the order
+// of the log and before anything else uses the book. It passes over what it cannot read.
+func (b *book) read(l *raft.Log) {
+	if l.Type != raft.LogCommand || !bytes.Contains(l.Data, []byte(cluster.KindPutNode)) {
+		return
+	}
+	c, err := cluster.DecodeCommand(l.Data)
+	if err != nil || c.Kind != cluster.KindPutNode {
+		return
+	}
+	var node cluster.Node
+	if c.Decode(&node) != nil || node.Role != cluster.Control || !dialable(node.Addr) {
+		return
+	}
+	if _, known := b.logged[node.ID]; known || len(b.logged) < maxBook {
+		b.logged[node.ID] = logged{node.Addr, l.Index}
+	}
 }
 
 // note remembers what was told of a node.
 func (b *book) note(id, addr string) {
-	if _, _, err := net.SplitHostPort(addr); err != nil || len(addr) > cluster.MaxID {
+	if !dialable(addr) {
 		return
 	}
 	node, _ := b.view.State().Node(id)

@@ -59,14 +59,15 @@ func Open(cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	store, err := openStore(cfg.Dir, cfg.NoSync)
+	book := newBook(cfg.View)
+	store, err := openStore(cfg.Dir, cfg.NoSync, book.read)
 	if err != nil {
 		return nil, err
 	}
 	return &Node{
 		cfg: cfg, log: cfg.Log, view: cfg.View, fsm: newFSM(cfg.View), store: store,
 		peers: client.NewPeers(cfg.Credentials, cfg.Dial, cfg.Log), contacts: contacts,
-		leader: newLeadership(), book: newBook(cfg.View), heard: newBeats(), rates: newRates(), tuner: tuner.New(), tries: newTries(),
+		leader: newLeadership(), book: book, heard: newBeats(), rates: newRates(), tuner: tuner.New(), tries: newTries(),
 	}, nil
 }
 
@@ -187,6 +188,7 @@ func (n *Node) serve(ctx context.Context, r *raft.Raft, stream *stream) error {
 		n.announce,
 		n.beat,
 		n.govern,
+		n.keepCurrent,
 		n.weigh,
 		func(ctx context.Context) error { return n.expel(ctx, stream) },
 		func(ctx context.Context) error { return n.hangups(ctx, r, stream) },

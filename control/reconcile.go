@@ -177,26 +177,23 @@ func (n *Node) handOver(s *state.State, servers map[string]raft.Server) error {
 	return nil
 }
 
-// promote gives a server its vote when it has caught up, and its address if that has
-// changed.
+// promote gives a server its vote when it has caught up.
+//
+// Invariant: a server's address in the consensus stays the one at which it was taken in,
+// wherever the node moves. The library's replication reads it without the lock under which
+// it would be changed (hashicorp/raft issue 681, open in v1.8.0). The book has the address
+// that is dialled (stream.ServerAddr).
 func (n *Node) promote(r *raft.Raft, server raft.Server, node cluster.Node, now time.Time) error {
-	address := target(node.ID, node.Addr)
-	voter := server.Suffrage == raft.Voter
-	ready := false
-	if !voter {
-		lag := n.lag(node.ID)
-		silence, heard := n.heard.silence(now, node.ID, node.Incarnation)
-		ready = heard && silence < fresh && lag >= 0 && lag <= caughtUp
-	}
-	switch {
-	case voter && server.Address == address, !voter && !ready && server.Address == address:
+	if server.Suffrage == raft.Voter {
 		return nil
-	case voter || ready:
-		n.log.Info("control node votes", "node", node.ID, "addr", node.Addr)
-		return r.AddVoter(server.ID, address, 0, n.cfg.Patience).Error()
-	default:
-		return r.AddNonvoter(server.ID, address, 0, n.cfg.Patience).Error()
 	}
+	lag := n.lag(node.ID)
+	silence, heard := n.heard.silence(now, node.ID, node.Incarnation)
+	if !heard || silence >= fresh || lag < 0 || lag > caughtUp {
+		return nil
+	}
+	n.log.Info("control node votes", "node", node.ID, "addr", node.Addr)
+	return r.AddVoter(server.ID, server.Address, 0, n.cfg.Patience).Error()
 }
 
 // dismiss takes a removed node out of the consensus. A leader that was removed hands

@@ -32,8 +32,9 @@ type store struct {
 	path string
 }
 
-// openStore opens the log, makes it if need be, and checks every entry.
-func openStore(dir string, noSync bool) (*store, error) {
+// openStore opens the log, makes it if need be, and checks every entry. read, which may be
+// nil, gets each of them, oldest first.
+func openStore(dir string, noSync bool, read func(*raft.Log)) (*store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("control: %w", err)
 	}
@@ -49,14 +50,14 @@ func openStore(dir string, noSync bool) (*store, error) {
 		return nil, fmt.Errorf("control: open %s: %w", path, err)
 	}
 	s := &store{bolt, path}
-	if err := s.check(); err != nil {
+	if err := s.check(read); err != nil {
 		return nil, errors.Join(err, bolt.Close())
 	}
 	return s, nil
 }
 
 // check reads all entries.
-func (s *store) check() error {
+func (s *store) check(read func(*raft.Log)) error {
 	first, err := s.FirstIndex()
 	if err != nil {
 		return fmt.Errorf("control: read %s: %w", s.path, err)
@@ -66,9 +67,14 @@ func (s *store) check() error {
 		return fmt.Errorf("control: read %s: %w", s.path, err)
 	}
 	for i := first; i <= last && i > 0; i++ {
-		// A restored backup leaves a gap behind it.
-		if err := s.GetLog(i, new(raft.Log)); err != nil && !errors.Is(err, raft.ErrLogNotFound) {
+		l := new(raft.Log)
+		err := s.GetLog(i, l)
+		switch {
+		case errors.Is(err, raft.ErrLogNotFound): // a restored backup leaves a gap behind it
+		case err != nil:
 			return err
+		case read != nil:
+			read(l)
 		}
 	}
 	return nil

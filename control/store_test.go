@@ -49,7 +49,7 @@ func entries(n int) (out []*raft.Log) {
 func TestStore(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	s, err := openStore(dir, true)
+	s, err := openStore(dir, true, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestStore(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if s, err = openStore(dir, true); err != nil {
+	if s, err = openStore(dir, true, nil); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = s.Close() }()
@@ -83,13 +83,13 @@ func TestStore(t *testing.T) {
 	if err := s.StoreLog(&raft.Log{Index: 9, Term: 2}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.check(); err != nil {
+	if err := s.check(nil); err != nil {
 		t.Errorf("with a gap: %v", err)
 	}
 }
 
 func openStoreShortly(dir string) (*bbolt.DB, error) {
-	s, err := openStore(dir, true)
+	s, err := openStore(dir, true, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +117,7 @@ func TestStoreDamage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			s, err := openStore(dir, true)
+			s, err := openStore(dir, true, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -132,7 +132,7 @@ func TestStoreDamage(t *testing.T) {
 			if err := errors.Join(err, db.Close()); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := openStore(dir, true); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), logFile) {
+			if _, err := openStore(dir, true, nil); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), logFile) {
 				t.Errorf("error %v, want ErrCorrupt with the file", err)
 			}
 		})

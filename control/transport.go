@@ -38,6 +38,7 @@ var errFlood = fmt.Errorf("control: more than %d bytes came without an answer fr
 // stream carries the library's messages over the cluster port.
 type stream struct {
 	net.Listener
+	self        raft.ServerID
 	advertised  advertised
 	credentials *identity.Credentials
 	dial        client.Dial
@@ -58,7 +59,7 @@ type stream struct {
 
 func newStream(cfg *Config, b *book) *stream {
 	return &stream{
-		Listener: cfg.Raft, advertised: advertised(target(cfg.Self.ID, cfg.Self.Addr)), credentials: cfg.Credentials, dial: cfg.Dial, view: cfg.View, book: b, log: cfg.Log,
+		Listener: cfg.Raft, self: raft.ServerID(cfg.Self.ID), advertised: advertised(target(cfg.Self.ID, cfg.Self.Addr)), credentials: cfg.Credentials, dial: cfg.Dial, view: cfg.View, book: b, log: cfg.Log,
 		hungUp: make(chan string, 16), open: map[*capped]struct{}{},
 	}
 }
@@ -146,8 +147,12 @@ func (s *stream) isFenced() bool {
 func target(node, addr string) raft.ServerAddress { return raft.ServerAddress(node + "/" + addr) }
 
 // ServerAddr is where a control node is. The library asks before every dial: it has
-// the address of the time when the node was taken in.
+// the address of the time when the node was taken in. It asks for this node's too, which
+// it tells the others: that must not wait until the state has it.
 func (s *stream) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
+	if id == s.self {
+		return raft.ServerAddress(s.advertised), nil
+	}
 	addr, ok := s.book.find(string(id))
 	if !ok {
 		return "", fmt.Errorf("control: the address of node %q is not known", id)
