@@ -70,10 +70,11 @@ func (n *Node) LeaderStatus(ctx context.Context) cluster.Status {
 	return n.Status()
 }
 
-// Transfer hands leadership to a control node, or to the best one if to is empty. It
+// transfer hands leadership to a control node, or to the best one if to is empty. It
 // fails if this node does not lead.
 func (n *Node) transfer(to string) error {
-	r := n.raft.Load()
+	r, end := n.consensus() // the library forgets who waits for a transfer when it shuts down
+	defer end()
 	if r == nil {
 		return ErrNoLeader
 	}
