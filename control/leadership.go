@@ -17,6 +17,18 @@ type reign struct {
 	self bool
 	// ctx ends with the reign, because of errReign.
 	ctx context.Context
+	// synced is closed once this node has all that was committed when the reign began.
+	synced chan struct{}
+}
+
+// current says that the node's state is of this reign, and not of what it knew before.
+func (r *reign) current() bool {
+	select {
+	case <-r.synced:
+		return true
+	default:
+		return false
+	}
 }
 
 // errReign ends work for a leader that leads no more.
@@ -40,6 +52,7 @@ func newLeadership() *leadership {
 // begin must have mu held, or l to itself.
 func (l *leadership) begin(r reign) {
 	r.ctx, l.end = context.WithCancelCause(context.Background())
+	r.synced = make(chan struct{})
 	l.current, l.changed = r, make(chan struct{})
 }
 

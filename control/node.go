@@ -188,6 +188,7 @@ func (n *Node) serve(ctx context.Context, r *raft.Raft, stream *stream) error {
 		n.announce,
 		n.beat,
 		n.govern,
+		n.keepCurrent,
 		n.weigh,
 		func(ctx context.Context) error { return n.expel(ctx, stream) },
 		func(ctx context.Context) error { return n.hangups(ctx, r, stream) },

@@ -248,7 +248,6 @@ func TestWatcherSend(t *testing.T) {
 		{"nothing", s, 0, true, true, 3},
 		{"all", s, 5, true, false, 0},
 		{"a part", s, 2, true, false, 1},
-		{"more than there is", s, 9, true, true, 3},
 		{"another history", &restored, 5, false, true, 3},
 		{"forgotten", &forgotten, 2, false, true, 3},
 		{"an empty state, first", new(state.State), 0, true, true, 0},
@@ -272,6 +271,50 @@ func TestWatcherSend(t *testing.T) {
 				t.Errorf("the watcher is at %q %d", x.history, x.index)
 			}
 		})
+	}
+}
+
+// Who knows more than a control node is not set back by it: nothing is said until it has
+// caught up, or has been current and behind for so long that what is missing must be lost.
+func TestWatcherIsNotSetBack(t *testing.T) {
+	s := filled(t).view.State()
+	now := time.Now()
+	x := &watcher{index: s.Index + 4}
+	for i, c := range []struct {
+		current bool
+		after   time.Duration
+		want    bool
+	}{
+		{false, 0, true}, {false, time.Hour, true}, {true, time.Hour, true}, {true, time.Hour + behindFor - 1, true},
+		{false, time.Hour + behindFor, true}, // a new leader: the time begins anew
+		{true, 2 * time.Hour, true}, {true, 2*time.Hour + behindFor - 1, true}, {true, 2*time.Hour + behindFor, false},
+	} {
+		if got := x.waits(s, c.current, now.Add(c.after)); got != c.want {
+			t.Errorf("step %d: %v, want %v", i, got, c.want)
+		}
+	}
+	for _, leader := range []string{"", "c1"} {
+		w := &lines{}
+		x := &watcher{w: w, index: s.Index + 4, history: "h"}
+		x.peer.Role = cluster.Worker
+		if err := x.send(s, leader, 7, true); err != nil {
+			t.Fatal(err)
+		}
+		follower := client.Follower{State: &state.State{Index: s.Index + 4, History: "h"}}
+		line, next, err := follower.Read(w.Bytes())
+		if err != nil || next != nil || line.Leader != "" || line.Snapshot {
+			t.Errorf("with leader %q: line %+v, state %v, error %v", leader, line, next, err)
+		}
+		// Once it has caught up, what is missing comes.
+		caughtUp := *s
+		caughtUp.Index, caughtUp.History = s.Index+9, "h"
+		w.Reset()
+		if err := x.send(&caughtUp, "c1", 7, false); err != nil {
+			t.Fatal(err)
+		}
+		if line, _, err := follower.Read(w.Bytes()); err != nil || line.Leader != "c1" || line.Index != s.Index+9 || line.Snapshot {
+			t.Errorf("caught up: line %+v, error %v", line, err)
+		}
 	}
 }
 

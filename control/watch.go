@@ -17,6 +17,11 @@ import (
 // most cluster.MaxCommand, so that a line stays below client.MaxLine.
 const linePart = 1 << 20
 
+// behindFor is how long a node that is current may know less than a caller before it
+// shows the caller that. Others know of a commit a moment before it does; what is missing
+// for longer was lost with the disks of control nodes.
+const behindFor = 2 * time.Second
+
 // watcher is one open watch.
 type watcher struct {
 	n       *Node
@@ -25,12 +30,18 @@ type watcher struct {
 	w       http.ResponseWriter
 	index   uint64
 	history string
+	// behind is since when the node, being current, has known less; zero if it does not.
+	behind time.Time
 }
 
 // serveWatch streams the state: what has changed since the index that the caller
 // has, or everything; then every change, and a line each second at least. It ends
 // when the caller goes away or is removed, or this node stops. Its error has not
 // been answered yet.
+//
+// No caller is set back: a leader is named only once this node has caught up with it, and
+// who knows more than this node is sent nothing for behindFor. Indices grow, over restored
+// backups too.
 func (n *Node) serveWatch(w http.ResponseWriter, r *http.Request, peer identity.Name) error {
 	query := r.URL.Query()
 	since, err := strconv.ParseUint(query.Get("since"), 10, 64)
@@ -49,11 +60,11 @@ func (n *Node) serveWatch(w http.ResponseWriter, r *http.Request, peer identity.
 			n.log.Info("watch ended: the node was removed", "node", peer.Node)
 			return nil
 		}
-		var term uint64
-		if r := n.raft.Load(); r != nil && reign.leader != "" {
-			term = r.CurrentTerm()
+		leader, term, synced := "", uint64(0), reign.synced
+		if r := n.raft.Load(); r != nil && reign.leader != "" && reign.current() {
+			leader, term, synced = reign.leader, r.CurrentTerm(), nil
 		}
-		if err := x.send(s, reign.leader, term, first); err != nil {
+		if err := x.send(s, leader, term, first); err != nil {
 			n.log.Debug("watch ended", "node", peer.Node, "err", err)
 			return nil
 		}
@@ -63,6 +74,7 @@ func (n *Node) serveWatch(w http.ResponseWriter, r *http.Request, peer identity.
 		select {
 		case <-changed:
 		case <-turned:
+		case <-synced:
 		case <-ticker.C:
 		case <-r.Context().Done():
 			return nil
@@ -70,8 +82,27 @@ func (n *Node) serveWatch(w http.ResponseWriter, r *http.Request, peer identity.
 	}
 }
 
-// send writes the lines from the watcher's index to a state.
+// waits says that the caller knows more than a state, which may still catch up.
+func (x *watcher) waits(s *state.State, current bool, now time.Time) bool {
+	switch {
+	case x.index <= s.Index:
+		x.behind = time.Time{}
+		return false
+	case !current:
+		x.behind = time.Time{}
+		return true
+	case x.behind.IsZero():
+		x.behind = now
+	}
+	return now.Sub(x.behind) < behindFor
+}
+
+// send writes the lines from the watcher's index to a state. leader is empty unless the
+// state is current.
 func (x *watcher) send(s *state.State, leader string, term uint64, first bool) error {
+	if x.waits(s, leader != "", time.Now()) {
+		return x.write(client.Line{Index: x.index, History: x.history}) // as if without a leader
+	}
 	same := x.history == s.History && x.index <= s.Index && (x.index > 0 || !first)
 	line := client.Line{Index: s.Index, History: s.History, Leader: leader, Term: term}
 	var objects []state.Object

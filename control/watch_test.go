@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/sourcegraph/conc/pool"
+
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/control/client"
 	"github.com/tokenrouter/tokenrouter/control/controltest"
@@ -86,4 +88,68 @@ func TestWatch(t *testing.T) {
 			t.Errorf("Watch: %v", err)
 		}
 	}
+}
+
+// Whoever follows the state sees it grow and never shrink, while control nodes end and come
+// back: one that has started knows its leader before it knows what was committed.
+func TestWatchersAreNeverSetBack(t *testing.T) {
+	t.Parallel()
+	c := controltest.New(t, 3, nil)
+	ctx, stop := context.WithCancel(t.Context())
+	work := pool.New().WithErrors()
+	var watchers []*client.Client
+	for i := range 4 {
+		w := c.Client(cluster.Gateway, fmt.Sprintf("g%d", i))
+		watchers = append(watchers, w)
+		work.Go(func() error { return ignore(context.Canceled, w.Watch(ctx)) })
+		work.Go(func() error {
+			for last := uint64(0); ctx.Err() == nil; {
+				changed := w.View().Changed()
+				if now := w.View().State().Index; now < last {
+					return fmt.Errorf("from index %d back to %d", last, now)
+				} else {
+					last = now
+				}
+				select {
+				case <-changed:
+				case <-ctx.Done():
+				}
+			}
+			return nil
+		})
+	}
+	for i := range uint64(disturbances(t)) {
+		index := c.Propose(c.Leader(), cluster.KindPutDeployment, deployment(fmt.Sprint("d", i)))
+		for _, w := range watchers {
+			if _, err := w.View().Wait(t.Context(), index); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n := c.Nodes()[i%3]
+		n.Crash()
+		c.Forget(n)
+		index = c.Propose(c.Nodes()[0], cluster.KindPutDeployment, deployment(fmt.Sprint("e", i)))
+		c.Start(n.ID)
+		c.Await("what was decided meanwhile", func(s *state.State) bool { return s.Index >= index })
+	}
+	stop()
+	if err := work.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// disturbances is how often to disturb: a few times, or many in the long form.
+func disturbances(t *testing.T) int {
+	if testing.Short() {
+		return 3
+	}
+	return 9
+}
+
+// ignore returns err unless it is the one that is expected.
+func ignore(expected, err error) error {
+	if errors.Is(err, expected) {
+		return nil
+	}
+	return err
 }
