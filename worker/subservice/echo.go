@@ -1,6 +1,8 @@
 package subservice
 
 import (
+	"slices"
+
 	"github.com/tokenrouter/tokenrouter/api/generate"
 	"github.com/tokenrouter/tokenrouter/api/handoff"
 	"github.com/tokenrouter/tokenrouter/worker/scheduler"
@@ -45,15 +47,20 @@ func (s *Subservice) promptToken(q *sequence, id int32) generate.TokenEvent {
 	return t
 }
 
+// promptBatch is how many tokens of a prompt one event brings: with every alternative
+// they stay below generate.MaxEventBytes.
+const promptBatch = 256
+
 // tellPrompt sends the next tokens of the prompt.
 func (s *Subservice) tellPrompt(q *sequence, tokens []generate.TokenEvent) {
 	x := q.entry.echo
-	e := generate.Event{Kind: generate.EventPrompt, Epoch: q.epoch, Base: int32(x.told), Tokens: tokens}
-	x.told += len(tokens)
-	if x.told == q.q.PromptLen {
+	if x.told+len(tokens) == q.q.PromptLen {
 		tokens[len(tokens)-1].Text += x.decoder.Flush()
 	}
-	s.push(q, e)
+	for part := range slices.Chunk(tokens, promptBatch) {
+		s.push(q, generate.Event{Kind: generate.EventPrompt, Epoch: q.epoch, Base: int32(x.told), Tokens: part})
+		x.told += len(part)
+	}
 }
 
 // askPrompt asks the rows of a plan for the log-probabilities of prompt tokens

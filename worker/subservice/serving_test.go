@@ -135,7 +135,7 @@ func TestEcho(t *testing.T) {
 	}{{"text", -1, 5}, {"text alone", -1, 0}, {"scored", 2, 5}, {"scored alone", 2, 0}} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := startCluster(t, pair("random", 0.3))
-			for _, n := range []int{1, 2, 70} { // below and above a chunk of 32
+			for _, n := range []int{1, 2, 70, 300} { // below and above a chunk of 32, and an event of 256
 				req := request(uint64(n), tc.maxTokens)
 				req.Echo, req.Sampling.Logprobs = true, tc.logprobs
 				req.PromptIDs = make([]int32, n)
