@@ -168,6 +168,7 @@ func (o *streamOutput) token(ch *choice, t *session.Token) {
 
 // add completes the present chunk and appends it.
 func (o *streamOutput) add(ch *choice) {
+	o.introduce(ch.index)
 	o.chunk.Index = ch.index
 	o.chunk.Role = !o.spoken[ch.index]
 	o.spoken[ch.index] = true
@@ -176,6 +177,22 @@ func (o *streamOutput) add(ch *choice) {
 		o.chunk.Usage = &o.counted
 	}
 	o.buf = o.chunks.Append(o.buf, &o.chunk)
+}
+
+// introduce begins the choices of a chat before one that speaks first. The official
+// Python client's stream helper appends choices as it meets them and takes the
+// place for the index, so they must be met in order. Their role comes with an empty
+// text, in the same write as the text of the choice that speaks.
+func (o *streamOutput) introduce(before int) {
+	if o.call.kind != openai.Chat {
+		return
+	}
+	for i := range before {
+		if !o.spoken[i] {
+			o.spoken[i] = true
+			o.buf = o.chunks.Append(o.buf, &openai.Chunk{Index: i, Role: true, Content: true})
+		}
+	}
 }
 
 func (o *streamOutput) finish(ch *choice, tail string) {
