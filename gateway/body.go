@@ -34,11 +34,14 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *ope
 			return nil, unsupportedMedia("the charset %q is not accepted; send UTF-8", c)
 		}
 	}
-	if r.ContentLength > limit {
-		return nil, tooLarge()
-	}
 	control := http.NewResponseController(w)
 	defer func() { _ = control.SetReadDeadline(time.Time{}) }()
+	if r.ContentLength > limit {
+		if r.Header.Get("Expect") == "" { // else the client asks before it sends
+			discard(control, r.Body)
+		}
+		return nil, tooLarge()
+	}
 	body := http.MaxBytesReader(w, r.Body, limit)
 	out := make([]byte, 0, min(max(r.ContentLength, 0), 64<<10)+512)
 	for start := time.Now(); ; {
@@ -52,9 +55,23 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *ope
 			return out, nil
 		}
 		if err != nil {
-			return nil, bodyError(err)
+			bad := bodyError(err)
+			if bad.Status == http.StatusRequestEntityTooLarge {
+				discard(control, r.Body)
+			}
+			return nil, bad
 		}
 	}
+}
+
+// maxDiscard bounds what is read of a body that is too large, in bytes.
+const maxDiscard = 64 << 20
+
+// discard reads on for a while: clients that are cut off while they send a body report
+// a broken connection instead of the answer.
+func discard(control *http.ResponseController, body io.Reader) {
+	_ = control.SetReadDeadline(time.Now().Add(bodyGrace))
+	_, _ = io.CopyN(io.Discard, body, maxDiscard) // the answer is the same, however it ends
 }
 
 func bodyError(err error) *openai.Error {

@@ -18,24 +18,30 @@ func (g *Gateway) chat(c echo.Context) error {
 	if bad != nil {
 		return bad
 	}
-	d, err := g.find(r.Model)
+	d, err := g.find(r.Model, outcomeOf(c).holder)
 	if err != nil {
 		return err
 	}
 	if bad := r.Check(openai.Limits{MaxContext: d.MaxContext, Vocab: d.Vocab}); bad != nil {
 		return bad
 	}
-	req := generate.Request{Chat: true, TemplateArgs: r.TemplateArgs, Tools: r.Tools}
-	for _, m := range r.Messages {
+	req := generate.Request{Chat: true, Messages: turns(r.Messages), TemplateArgs: r.TemplateArgs, Tools: r.Tools}
+	return g.serve(c, d, openai.Chat, &r.Options, settings(&r.Options), []generate.Request{req})
+}
+
+// turns are a chat's messages as entries take them.
+func turns(messages []openai.Message) []generate.Message {
+	out := make([]generate.Message, len(messages))
+	for i, m := range messages {
 		// Newer clients write developer for what templates know as system.
 		if m.Role == "developer" {
 			m.Role = "system"
 		}
-		req.Messages = append(req.Messages, generate.Message{
+		out[i] = generate.Message{
 			Role: m.Role, Content: m.Content, ContentNull: m.ContentNull, ToolCalls: m.ToolCalls, ToolCallID: m.ToolCallID, Name: m.Name,
-		})
+		}
 	}
-	return g.serve(c, d, openai.Chat, &r.Options, settings(&r.Options), []generate.Request{req})
+	return out
 }
 
 // completions serves POST /v1/completions. Every prompt is a request of its own.
@@ -48,7 +54,7 @@ func (g *Gateway) completions(c echo.Context) error {
 	if bad != nil {
 		return bad
 	}
-	d, err := g.find(r.Model)
+	d, err := g.find(r.Model, outcomeOf(c).holder)
 	if err != nil {
 		return err
 	}
@@ -64,13 +70,17 @@ func (g *Gateway) completions(c echo.Context) error {
 	return g.serve(c, d, openai.Text, &r.Options, set, prompts)
 }
 
-// find looks a deployment up by its name.
-func (g *Gateway) find(name string) (*session.Served, error) {
+// find looks a deployment up by its name, for a holder that may ask for it.
+func (g *Gateway) find(name string, holder *Holder) (*session.Served, error) {
 	t := g.table.Load()
-	if d := t.Find(name); d != nil {
-		return d, nil
+	d := t.Find(name)
+	switch {
+	case d == nil:
+		return nil, modelNotFound(t, name, holder)
+	case !holder.mayAsk(name):
+		return nil, notAllowed("model", "this API key may not use the model %q", name)
 	}
-	return nil, modelNotFound(t, name)
+	return d, nil
 }
 
 // serve runs a call and notes how it ended for log and metrics.

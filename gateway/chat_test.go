@@ -266,7 +266,7 @@ func TestRequestReachesEntry(t *testing.T) {
 	e := &sessiontest.Entry{ID: "e1", Script: sessiontest.Words(1)}
 	f := start(t, nil, e)
 	f.post(chatPath, `{`+hi+`}`)
-	f.post(chatPath, `{"model":"tiny","messages":[{"role":"developer","content":"d"},{"role":"user","content":[{"type":"text","text":"x"}]}],"temperature":0,"top_p":1e-50,"top_k":-1,"seed":7,"max_tokens":5,"logprobs":true,"top_logprobs":3,"chat_template_kwargs":{"enable_thinking":false}}`)
+	f.post(chatPath, `{"model":"tiny","messages":[{"role":"developer","content":"d"},{"role":"user","content":[{"type":"text","text":"x"}]}],"temperature":0,"top_p":0,"top_k":-1,"seed":7,"max_tokens":5,"logprobs":true,"top_logprobs":3,"chat_template_kwargs":{"enable_thinking":false}}`)
 	seen := e.Requests()
 	if len(seen) != 2 {
 		t.Fatalf("%d requests", len(seen))

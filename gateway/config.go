@@ -39,6 +39,8 @@ type Config struct {
 	Ready func() error
 	// Metrics receives the gateway's metrics. May be nil.
 	Metrics *prometheus.Registry
+	// Version is the build's, told by /version.
+	Version string
 	// ServeMetrics adds the route /metrics, meant for loopback alone.
 	ServeMetrics bool
 	// Logger gets one line for every request. May be nil.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -108,11 +109,26 @@ func fromEntry(e *generate.Error) *openai.Error {
 	return out
 }
 
-// modelNotFound names deployments that the client may have meant.
-func modelNotFound(t *session.Table, name string) *openai.Error {
+// fewModels are so few that an error names all of them.
+const fewModels = 8
+
+// modelNotFound names deployments that the client may have meant, or all of a few, as
+// far as its key may know them.
+func modelNotFound(t *session.Table, name string, holder *Holder) *openai.Error {
 	message := "the model \"" + openai.Excerpt(name) + "\" does not exist"
-	if near := t.Near(name); len(near) > 0 {
+	unknown := func(name string) bool { return !holder.mayAsk(name) }
+	var all []string
+	for d := range t.All() {
+		all = append(all, d.Name)
+	}
+	all = slices.DeleteFunc(all, unknown)
+	switch near := slices.DeleteFunc(t.Near(name), unknown); {
+	case len(near) > 0:
 		message += "; did you mean " + strings.Join(near, " or ") + "?"
+	case len(all) > 0 && len(all) <= fewModels:
+		message += "; there are " + strings.Join(all, ", ")
+	default:
+		message += "; GET " + pathModels + " lists those that do"
 	}
 	return &openai.Error{
 		Status: http.StatusNotFound, Type: openai.TypeInvalidRequest,

@@ -80,13 +80,10 @@ func (h *Holder) mayAsk(deployment string) bool {
 	return h == nil || len(h.Models) == 0 || slices.Contains(h.Models, deployment)
 }
 
-// check refuses what the holder's key does not allow.
+// check refuses a policy that the holder's key does not allow.
 func (h *Holder) check(d *session.Served, o *openai.Options) error {
 	if h == nil {
 		return nil
-	}
-	if !h.mayAsk(d.Name) {
-		return notAllowed("model", "this API key may not use the model %q", d.Name)
 	}
 	if policy := d.PolicyOf(o.Routing); len(h.Policies) > 0 && !slices.Contains(h.Policies, policy) {
 		return notAllowed("trctl.policy", "this API key may not use the policy %q; it may use: %s", policy, strings.Join(h.Policies, ", "))

@@ -102,7 +102,7 @@ func (g *Gateway) record(next echo.HandlerFunc) echo.HandlerFunc {
 			route = "other"
 		}
 		g.metrics.requests.WithLabelValues(route, strconv.Itoa(o.status)).Inc()
-		if route == pathChat || route == pathCompletions {
+		if generates := route == pathChat || route == pathCompletions; generates && c.Request().Method == http.MethodPost {
 			deployment := ""
 			if o.call != nil {
 				deployment = o.call.d.Name

@@ -28,7 +28,7 @@ func (g *Gateway) guardOrigin(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := c.Request()
 		if overLoopback(r) && !g.hostAllowed(r.Host) {
-			return forbidden("host_not_allowed", "this server is not known under the name in the Host header")
+			return forbidden("host_not_allowed", "this server is not known under the name in the Host header; its --allow-hosts can add it")
 		}
 		origin := r.Header.Get(echo.HeaderOrigin)
 		if origin == "" {
@@ -37,7 +37,7 @@ func (g *Gateway) guardOrigin(next echo.HandlerFunc) echo.HandlerFunc {
 		h := c.Response().Header()
 		h.Add(echo.HeaderVary, echo.HeaderOrigin)
 		if !ownOrigin(origin, r.Host) && !g.originAllowed(origin) {
-			return forbidden("origin_not_allowed", "web pages of this origin may not use the API")
+			return forbidden("origin_not_allowed", "web pages of this origin may not use the API; the server's --allow-origins can add it")
 		}
 		h.Set(echo.HeaderAccessControlAllowOrigin, origin)
 		h.Set(echo.HeaderAccessControlExposeHeaders, headerRequestID+", Retry-After")

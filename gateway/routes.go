@@ -27,24 +27,37 @@ const (
 	pathCompletions = "/v1/completions"
 )
 
+// Paths of vLLM beside those of OpenAI.
+const (
+	pathTokenize   = "/tokenize"
+	pathDetokenize = "/detokenize"
+	pathVersion    = "/version"
+)
+
+// pathModels lists the models, and has each of them under it.
+const pathModels = "/v1/models"
+
 // routes builds the handler.
 func (g *Gateway) routes() http.Handler {
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = g.sendHTTPError
 	// Before the router, so that no route can be reached around them.
-	e.Pre(g.identify, g.record, g.recover, g.guardOrigin, g.authenticate)
+	e.Pre(g.tidyPath, g.identify, g.record, g.recover, g.guardOrigin, g.authenticate)
 
-	probes := []string{http.MethodGet, http.MethodHead}
-	e.Match(probes, pathHealthz, g.healthz)
-	e.Match(probes, pathHealth, g.healthz)
-	e.Match(probes, pathReadyz, g.readyz)
+	reads := []string{http.MethodGet, http.MethodHead}
+	e.Match(reads, pathHealthz, g.healthz)
+	e.Match(reads, pathHealth, g.healthz)
+	e.Match(reads, pathReadyz, g.readyz)
+	e.Match(reads, pathVersion, g.version)
 	e.POST(pathChat, g.chat)
 	e.POST(pathCompletions, g.completions)
-	e.GET("/v1/models", g.listModels)
-	e.GET("/v1/models/*", g.getModel) // a name may hold slashes
+	e.POST(pathTokenize, g.tokenize)
+	e.POST(pathDetokenize, g.detokenize)
+	e.Match(reads, pathModels, g.listModels)
+	e.Match(reads, pathModels+"/*", g.getModel) // a name may hold slashes
 	if g.cfg.ServeMetrics && g.cfg.Metrics != nil {
-		e.GET("/metrics", echo.WrapHandler(promhttp.HandlerFor(g.cfg.Metrics, promhttp.HandlerOpts{})))
+		e.Match(reads, "/metrics", echo.WrapHandler(promhttp.HandlerFor(g.cfg.Metrics, promhttp.HandlerOpts{})))
 	}
 	g.paths = make(map[string]bool)
 	for _, r := range e.Routes() {
@@ -67,9 +80,9 @@ func (g *Gateway) sendHTTPError(err error, c echo.Context) {
 		e = &openai.Error{Status: he.Code, Type: openai.TypeInvalidRequest, Code: "bad_request", Message: http.StatusText(he.Code)}
 		switch he.Code {
 		case http.StatusNotFound:
-			e.Code, e.Message = "not_found", "there is no such path"
+			e = notFound(c.Request().URL.Path)
 		case http.StatusMethodNotAllowed:
-			e.Code, e.Message = "method_not_allowed", "this path does not answer to that method"
+			e = methodNotAllowed(c.Response().Header().Get(echo.HeaderAllow))
 		}
 	default:
 		e = publicError(err)
@@ -114,10 +127,9 @@ func (g *Gateway) getModel(c echo.Context) error {
 	if err != nil {
 		name = c.Param("*")
 	}
-	t := g.table.Load()
-	d := t.Find(name)
-	if d == nil {
-		return modelNotFound(t, name)
+	d, err := g.find(name, outcomeOf(c).holder)
+	if err != nil {
+		return err
 	}
 	return c.JSONBlob(http.StatusOK, openai.AppendModel(nil, model(d)))
 }

@@ -79,6 +79,11 @@ func AppendModel(dst []byte, m Model) []byte {
 	return append(dst, '}')
 }
 
+// AppendVersion appends the answer of /version.
+func AppendVersion(dst []byte, version string) []byte {
+	return append(appendString(append(dst, `{"version":`...), version), '}')
+}
+
 // AppendModels appends the model list.
 func AppendModels(dst []byte, models []Model) []byte {
 	dst = append(dst, `{"object":"list","data":[`...)

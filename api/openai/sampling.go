@@ -26,9 +26,6 @@ func (o *object) sampling(r *Options) {
 		r.Temperature = &v
 	}
 	if v, ok := o.number("top_p", 0, 1); ok {
-		if v == 0 {
-			o.fail(invalid("top_p", "'top_p' must be above 0 and at most 1"))
-		}
 		r.TopP = &v
 	}
 	if v, ok := o.integer("top_k", -1, math.MaxInt32); ok {

@@ -19,6 +19,8 @@ func checkJSON(body []byte) *Error {
 		return badRequest(CodeInvalidJSON, fieldAt(body, at), format, args...)
 	}
 	switch {
+	case len(bytes.TrimSpace(body)) == 0:
+		return bad("the body is empty; it must be a JSON object")
 	case bytes.HasPrefix(body, []byte("\xef\xbb\xbf")):
 		return bad("the body starts with a byte order mark")
 	case !utf8.Valid(body):

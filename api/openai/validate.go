@@ -58,7 +58,7 @@ type Limits struct {
 // Check reports a limit that exceeds the deployment's context.
 func (o *Options) Check(l Limits) *Error {
 	if o.MaxTokens > int64(l.MaxContext) {
-		return badRequest(codeContextLength, o.limitName, "'%s' is %d, but the model's context holds %d tokens in all", o.limitName, o.MaxTokens, l.MaxContext)
+		return badRequest(codeContextLength, o.limitName, "this model's maximum context length is %d tokens, but '%s' is %d", l.MaxContext, o.limitName, o.MaxTokens)
 	}
 	return o.checkIDs(l)
 }
@@ -69,18 +69,27 @@ func (r *CompletionRequest) Check(l Limits) *Error {
 		return err
 	}
 	for i, p := range r.Prompts {
-		if len(p.IDs) > l.MaxContext {
-			return badRequest(codeContextLength, "prompt",
-				"the prompt has %d tokens, but the model's context holds %d", len(p.IDs), l.MaxContext)
+		where := "prompt"
+		if r.nested {
+			where = fmt.Sprintf("prompt[%d]", i)
 		}
-		for j, id := range p.IDs {
-			if int(id) >= l.Vocab {
-				where := fmt.Sprintf("prompt[%d]", j)
-				if r.nested {
-					where = fmt.Sprintf("prompt[%d][%d]", i, j)
-				}
-				return invalid("prompt", "'%s' is %d, but ids of this model are below %d", where, id, l.Vocab)
-			}
+		if err := l.checkIDs("prompt", where, p.IDs); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkIDs reports an id that the deployment does not have, or more than its context
+// holds. where is their place in the parameter param.
+func (l Limits) checkIDs(param, where string, ids []int32) *Error {
+	if len(ids) > l.MaxContext {
+		return badRequest(codeContextLength, param,
+			"this model's maximum context length is %d tokens, but '%s' has %d", l.MaxContext, where, len(ids))
+	}
+	for i, id := range ids {
+		if int(id) >= l.Vocab {
+			return invalid(param, "'%s[%d]' is %d, but ids of this model are below %d", where, i, id, l.Vocab)
 		}
 	}
 	return nil
@@ -309,7 +318,7 @@ func (o *object) promptList(r *CompletionRequest, raw json.RawMessage) {
 	var first byte
 	elements(raw, func(_ int, e []byte) bool { first = kind(e); return false })
 	if first == '0' {
-		if ids := o.ids(raw, "prompt"); ids != nil {
+		if ids := o.ids(raw, "prompt", "prompt"); ids != nil {
 			r.Prompts = append(r.Prompts, Prompt{IDs: ids})
 		}
 		return
@@ -325,7 +334,7 @@ func (o *object) promptList(r *CompletionRequest, raw json.RawMessage) {
 		case k == '"':
 			o.addText(r, e, where)
 		default:
-			if ids := o.ids(e, where); ids != nil {
+			if ids := o.ids(e, "prompt", where); ids != nil {
 				r.Prompts = append(r.Prompts, Prompt{IDs: ids})
 			}
 		}
@@ -343,19 +352,19 @@ func (o *object) addText(r *CompletionRequest, raw []byte, where string) {
 }
 
 // ids parses an array of token ids, and names the position of a bad one.
-func (o *object) ids(raw []byte, where string) []int32 {
+func (o *object) ids(raw []byte, param, where string) []int32 {
 	var out []int32
 	elements(raw, func(i int, e []byte) bool {
 		v, err := integer(e)
 		if kind(e) != '0' || err != nil || v < 0 || v > math.MaxInt32 {
-			o.fail(invalid("prompt", "'%s[%d]' is not a token id", where, i))
+			o.fail(invalid(param, "'%s[%d]' is not a token id", where, i))
 			return false
 		}
 		out = append(out, int32(v))
 		return true
 	})
 	if len(out) == 0 {
-		o.fail(invalid("prompt", "'%s' is empty", where))
+		o.fail(invalid(param, "'%s' is empty", where))
 	}
 	return out
 }

@@ -167,7 +167,7 @@ func badValues() []badBody {
 		{"temperature 2.1", with(`"temperature":2.1`), "temperature", CodeInvalidValue},
 		{"temperature -1", with(`"temperature":-1`), "temperature", CodeInvalidValue},
 		{"temperature text", with(`"temperature":"1"`), "temperature", CodeInvalidType},
-		{"top_p 0", with(`"top_p":0`), "top_p", CodeInvalidValue},
+		{"top_p -0.1", with(`"top_p":-0.1`), "top_p", CodeInvalidValue},
 		{"top_p 1.1", with(`"top_p":1.1`), "top_p", CodeInvalidValue},
 		{"top_k -2", with(`"top_k":-2`), "top_k", CodeInvalidValue},
 		{"seed 2^64", with(`"seed":18446744073709551616`), "seed", CodeInvalidValue},

@@ -54,7 +54,7 @@ func New(cfg Config) (_ *Node, err error) {
 	n.gateway, err = gateway.New(gateway.Config{
 		Deployments: n.engine.Served(), MaxInFlight: cfg.MaxQueue,
 		AllowOrigins: cfg.AllowOrigins, AllowHosts: cfg.AllowHosts,
-		Metrics: metrics, ServeMetrics: private(n.listener.Addr()), Logger: cfg.Logger,
+		Metrics: metrics, ServeMetrics: private(n.listener.Addr()), Logger: cfg.Logger, Version: cfg.Version,
 		DrainTimeout: max(cfg.DrainTimeout, 1), // 0 would mean the gateway's default
 		Ready: func() error {
 			select {

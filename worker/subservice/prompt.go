@@ -36,12 +36,12 @@ func (s *Subservice) prepare(req *generate.Request) (*submission, *generate.Erro
 	room := s.info.MaxContext - len(prompt)
 	switch {
 	case room < 0, room == 0 && (req.DefaultMaxTokens || params.MaxTokens > 0):
-		return nil, contextError(fmt.Sprintf("the prompt has %d tokens, the context is %d", len(prompt), s.info.MaxContext), promptParam(req))
+		return nil, contextError(fmt.Sprintf("this model's maximum context length is %d tokens, but the prompt has %d", s.info.MaxContext, len(prompt)), promptParam(req))
 	case req.DefaultMaxTokens:
 		params.MaxTokens = int32(room)
 	case int(params.MaxTokens) > room:
-		return nil, contextError(fmt.Sprintf("the prompt has %d tokens and max_tokens is %d, together more than the context of %d",
-			len(prompt), params.MaxTokens, s.info.MaxContext), "max_tokens")
+		return nil, contextError(fmt.Sprintf("this model's maximum context length is %d tokens, but %d were asked for (%d in the prompt, %d in the answer)",
+			s.info.MaxContext, len(prompt)+int(params.MaxTokens), len(prompt), params.MaxTokens), "max_tokens")
 	}
 	if !req.IgnoreEOS {
 		params.StopIDs = slices.Concat(params.StopIDs, s.cfg.StopIDs)
