@@ -39,6 +39,9 @@ type Config struct {
 	// Eager launches each kernel of a step on its own instead of replaying CUDA graphs, and NoOverlap keeps a kernel from
 	// starting while the one before it ends. Both are for comparisons; results are the same to the last bit.
 	Eager, NoOverlap bool
+	// Timeline has each block of the kernels note when it runs, for Executor.Timeline. They take three registers more, the kernels are
+	// compiled anew, and each takes 16 MiB of device memory. Results are the same to the last bit.
+	Timeline bool
 	// Products says what multiplies matrices, for comparisons.
 	Products Products
 	// Reproducible trades speed for results that do not depend on the batch to the last bit.

@@ -65,6 +65,7 @@ type Executor struct {
 	res       *results
 	attn      kernels.AttnPlan
 	graphs    graphs
+	tracer    *tracer // nil without Config.Timeline
 
 	seqs   *slots.Set
 	slots  []slot
@@ -105,13 +106,13 @@ func New(ctx context.Context, cfg Config, d *Device, src Source) (_ *Executor, e
 	if cfg, err = cfg.withDefaults(m, name); err != nil {
 		return nil, err
 	}
-	e := &Executor{cfg: cfg, model: *m, device: d}
+	e := &Executor{cfg: cfg, model: *m, device: d, tracer: newTracer(&cfg, d)}
 	defer func() {
 		if err != nil {
 			err = joinClose(err, e.release)
 		}
 	}()
-	if e.set, err = kernels.Load(ctx, d.ctx, d.builder, dims(&cfg, m)); err != nil {
+	if e.set, err = kernels.LoadTimed(ctx, d.ctx, d.builder, dims(&cfg, m), e.tracer.timed()); err != nil {
 		return nil, err
 	}
 	if e.stream, err = d.ctx.NewStream(cfg.Priority); err != nil {
@@ -120,7 +121,9 @@ func New(ctx context.Context, cfg Config, d *Device, src Source) (_ *Executor, e
 	if e.launch, err = overlapped(e.set, d, &cfg); err != nil {
 		return nil, err
 	}
-	if err = e.loadRouters(func() (*kernels.Router, error) { return kernels.LoadRouter(ctx, d.ctx, d.builder) }); err != nil {
+	if err = e.loadRouters(func() (*kernels.Router, error) {
+		return kernels.LoadTimedRouter(ctx, d.ctx, d.builder, e.tracer.timed())
+	}); err != nil {
 		return nil, err
 	}
 	if err = e.takeMemory(); err != nil {

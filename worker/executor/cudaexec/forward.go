@@ -46,10 +46,10 @@ func (e *Executor) enqueue(f *flight) *StepError {
 	q.poison()
 	e.begun = time.Time{}
 	if g := e.graphs.body(q.form, tokens); g != nil && !q.block {
-		q.op("", -1, g.first.Launch(e.stream)) // of all, which one has failed is not known
+		q.replay(g.first)
 		e.begun = time.Now()
 		if g.rest != nil && q.err == nil {
-			q.op("", -1, g.rest.Launch(e.stream))
+			q.replay(g.rest)
 		}
 		e.replays.Add(1)
 	} else {
@@ -57,7 +57,7 @@ func (e *Executor) enqueue(f *flight) *StepError {
 	}
 	kind := f.kind()
 	if g := e.graphs.head(samples, kind); g != nil && !q.block {
-		q.op("", -1, g.Launch(e.stream))
+		q.replay(g)
 	} else {
 		q.output(samples, kind)
 	}
@@ -102,6 +102,13 @@ func (q *queue) op(name string, layer int, err error) {
 	if q.err == nil && err != nil {
 		q.err = &StepError{Op: name, Layer: layer, Err: err}
 	}
+	q.e.tracer.named(name, layer)
+}
+
+// replay launches a graph. Which of its operations has failed is not known.
+func (q *queue) replay(x *driver.GraphExec) {
+	q.op("", -1, x.Launch(q.e.stream))
+	q.e.tracer.replayed(x)
 }
 
 // flag is a condition as kernels read it.
@@ -394,5 +401,9 @@ func (q *queue) library(out, x, w tensor.View, n int) error {
 		return err
 	}
 	ws := cublaslt.Workspace{Ptr: ptr(q.e.b.workspace), Bytes: workspaceBytes}
-	return q.e.device.blas.Matmul(q.e.stream, outs, xs, w, false, ws)
+	if err := q.e.device.blas.Matmul(q.e.stream, outs, xs, w, false, ws); err != nil {
+		return err
+	}
+	q.e.tracer.library()
+	return nil
 }

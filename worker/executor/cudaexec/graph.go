@@ -155,13 +155,17 @@ func (e *Executor) record(f func(*queue)) (_ *driver.GraphExec, err error) {
 	if warm.err != nil {
 		return nil, warm.err
 	}
-	graph, err := e.stream.Record(driver.CaptureRelaxed, func() error {
-		q := queue{e: e}
-		f(&q)
-		if q.err != nil {
-			return q.err
-		}
-		return nil
+	var graph *driver.Graph
+	launches, err := e.tracer.capture(func() (err error) {
+		graph, err = e.stream.Record(driver.CaptureRelaxed, func() error {
+			q := queue{e: e}
+			f(&q)
+			if q.err != nil {
+				return q.err
+			}
+			return nil
+		})
+		return err
 	})
 	if err != nil {
 		return nil, err
@@ -179,5 +183,6 @@ func (e *Executor) record(f func(*queue)) (_ *driver.GraphExec, err error) {
 		return nil, joinClose(err, x.Close)
 	}
 	e.graphs.nodes += nodes
+	e.tracer.remember(x, launches)
 	return x, nil
 }
