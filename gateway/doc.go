@@ -35,6 +35,13 @@
 // See guardOrigin: foreign pages are kept out, by Host over loopback and by
 // Origin everywhere, unless Config.AllowOrigins names them.
 //
+// # Malformed requests
+//
+// What is not strictly HTTP/1.1 reaches no handler: package http1 refuses it below
+// net/http, so that no request can hide in another from the check of keys or from a
+// proxy in front. The answers are the API's, the requests are counted as route "other"
+// and logged as refused.
+//
 // # The end of a request
 //
 // Every request leaves one log line with its cause (session.Cause), and never

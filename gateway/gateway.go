@@ -13,6 +13,7 @@ import (
 	"github.com/sourcegraph/conc/pool"
 
 	"github.com/tokenrouter/tokenrouter/gateway/session"
+	"github.com/tokenrouter/tokenrouter/internal/http1"
 )
 
 // Bounds of the public HTTP server.
@@ -76,14 +77,17 @@ func (g *Gateway) Apply(deployments []session.Deployment) error {
 }
 
 // Handler returns the public API. Run serves it too; Handler is for a server
-// of the caller's.
+// of the caller's, which then has to refuse malformed HTTP/1 itself.
 func (g *Gateway) Handler() http.Handler { return g.handler }
 
-// Run serves the public API on ln until ctx ends, then drains: new requests
-// get 503 and Connection: close, those in flight go on for at most
-// DrainTimeout and are then ended with an error. It closes ln and returns when
-// nothing runs any more, nil after a drain. It may be called once.
-func (g *Gateway) Run(ctx context.Context, ln net.Listener) error {
+// Run serves the public API on the listeners until ctx ends, then drains: new
+// requests get 503 and Connection: close, those in flight go on for at most
+// DrainTimeout and are then ended with an error. It closes the listeners and
+// returns when nothing runs any more, nil after a drain. It may be called once.
+//
+// HTTP/1 is judged by package http1, which says what a listener of TLS must do to
+// offer HTTP/2 besides.
+func (g *Gateway) Run(ctx context.Context, listeners ...net.Listener) error {
 	srv := &http.Server{
 		Handler:           g.handler,
 		ReadHeaderTimeout: headerTimeout,
@@ -93,13 +97,16 @@ func (g *Gateway) Run(ctx context.Context, ln net.Listener) error {
 	}
 	p := pool.New().WithErrors()
 	stopped, stop := context.WithCancel(ctx)
-	p.Go(func() error {
-		defer stop()
-		if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("serve the public API: %w", err)
-		}
-		return nil
-	})
+	defer stop()
+	for _, ln := range listeners {
+		p.Go(func() error {
+			defer stop() // a listener that ends by itself ends the others
+			if err := srv.Serve(http1.Listen(ln, http1.Config{Answer: g.refuse})); !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("serve the public API: %w", err)
+			}
+			return nil
+		})
+	}
 	p.Go(func() error {
 		<-stopped.Done()
 		g.drain(context.WithoutCancel(ctx), srv)

@@ -27,6 +27,8 @@ type Config struct {
 	HandshakeTimeout time.Duration
 	// MaxPending bounds the handshakes that are going on; more wait in the kernel.
 	MaxPending int
+	// Plaintext is sent to clients that do not speak TLS. Nil sends nothing.
+	Plaintext []byte
 	// Refused is told of every handshake that fails. May be nil.
 	Refused func(remote net.Addr, err error)
 	// Log may be nil.
@@ -130,6 +132,10 @@ func (m *Mux) handshake(ctx context.Context, conn net.Conn) *tls.Conn {
 			return secured
 		}
 		err = fmt.Errorf("alpn: nobody speaks %.32q here", secured.ConnectionState().NegotiatedProtocol)
+	}
+	var foreign tls.RecordHeaderError
+	if errors.As(err, &foreign) && foreign.Conn != nil && len(m.cfg.Plaintext) > 0 && conn.SetWriteDeadline(time.Now().Add(m.cfg.HandshakeTimeout)) == nil {
+		_, _ = conn.Write(m.cfg.Plaintext) // a favour; it may have gone
 	}
 	_ = conn.Close()
 	m.cfg.Log.Warn("connection refused", "remote", conn.RemoteAddr().String(), "err", err)

@@ -64,7 +64,8 @@ func serve(t *testing.T, own *identity.Credentials, timeout time.Duration) *serv
 	s := &serving{address: under.Addr().String(), refused: make(chan error, 16)}
 	s.Mux, err = New(under, Config{
 		TLS: own.Server("h2", "raft"), HandshakeTimeout: timeout,
-		Refused: func(_ net.Addr, err error) { s.refused <- err },
+		Plaintext: []byte("speak TLS"),
+		Refused:   func(_ net.Addr, err error) { s.refused <- err },
 	}, "h2", "raft")
 	if err != nil {
 		t.Fatal(err)
@@ -134,6 +135,25 @@ func TestStrangers(t *testing.T) {
 		}
 		_ = c.Close()
 	}
+	m.stop()
+	m.running.Wait()
+}
+
+// Who does not speak TLS is told so.
+func TestPlaintext(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	m := serve(t, credentials(t), time.Minute)
+	c, err := net.Dial("tcp", m.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if told, err := io.ReadAll(c); err != nil || string(told) != "speak TLS" {
+		t.Errorf("told %q, %v", told, err)
+	}
+	_ = c.Close()
 	m.stop()
 	m.running.Wait()
 }

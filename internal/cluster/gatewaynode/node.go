@@ -18,6 +18,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/control/state"
 	"github.com/tokenrouter/tokenrouter/gateway"
 	"github.com/tokenrouter/tokenrouter/gateway/quota"
+	"github.com/tokenrouter/tokenrouter/internal/alpn"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/link"
 	"github.com/tokenrouter/tokenrouter/internal/plainhttp"
 )
@@ -29,6 +30,8 @@ type Node struct {
 	gateway *gateway.Gateway
 	keys    *keys
 	public  net.Listener
+	// secured has the connections of public if they are TLS, else it is nil.
+	secured *alpn.Mux
 	// metrics is nil if they have no port of their own.
 	metrics  net.Listener
 	registry *prometheus.Registry
@@ -89,7 +92,7 @@ func New(cfg Config) (_ *Node, err error) {
 		MaxInFlight: cfg.MaxInFlight, AllowOrigins: cfg.AllowOrigins, AllowHosts: cfg.AllowHosts,
 		Keys: n.keys, Ready: n.isReady, Metrics: n.registry, ServeMetrics: n.metrics == nil && loopback(n.public.Addr()),
 		DrainTimeout: max(cfg.DrainTimeout, 1), // 0 would mean the gateway's default
-		Logger:       cfg.Log,
+		Logger:       cfg.Log, Version: cfg.Build,
 	})
 	if err != nil {
 		return nil, err
@@ -111,7 +114,9 @@ func (n *Node) openPorts() (address string, err error) {
 		if err != nil {
 			return "", err
 		}
-		n.public = c.wrap(l)
+		if n.secured, err = c.secure(l); err != nil {
+			return "", err
+		}
 	}
 	contact := ""
 	if known := slices.Concat(n.cfg.Contacts, n.cfg.Saved.Control); len(known) > 0 {
@@ -203,7 +208,7 @@ func (n *Node) Run(ctx context.Context) error {
 	front, stopFront := context.WithCancelCause(ctx)
 	defer stopFront(nil)
 	loops := pool.New().WithContext(back).WithCancelOnError().WithFirstError()
-	for _, loop := range []func(context.Context) error{n.link.Run, n.follow, n.lease, n.serveMetrics} {
+	for _, loop := range []func(context.Context) error{n.link.Run, n.follow, n.lease, n.serveMetrics, n.handshakes} {
 		loops.Go(func(ctx context.Context) error {
 			err := loop(ctx)
 			stopFront(err) // a loop that ends by itself leaves nothing to serve
@@ -218,13 +223,37 @@ func (n *Node) Run(ctx context.Context) error {
 		}
 		return nil
 	})
-	err := n.gateway.Run(front, n.public)
+	err := n.gateway.Run(front, n.listeners()...)
 	stopBack()
 	if lerr := loops.Wait(); lerr != nil && !errors.Is(lerr, context.Canceled) {
 		err = errors.Join(err, lerr)
 	}
 	n.entries.close()
 	return err
+}
+
+// listeners are where clients come from.
+func (n *Node) listeners() []net.Listener {
+	if n.secured == nil {
+		return []net.Listener{n.public}
+	}
+	var out []net.Listener
+	for _, p := range protocols() {
+		out = append(out, n.secured.Listener(p))
+	}
+	return out
+}
+
+// handshakes accepts on the public port until ctx ends, if that is TLS.
+func (n *Node) handshakes(ctx context.Context) error {
+	if n.secured == nil {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	if err := n.secured.Serve(ctx); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("public port: %w", err)
+	}
+	return context.Cause(ctx)
 }
 
 // follow makes every new state what is served, until ctx ends, and lets the gossip say

@@ -110,12 +110,16 @@ func (r *rig) gateway(node string) *running {
 }
 
 // gatewayIn starts a gateway that has an identity.
-func (r *rig) gatewayIn(dir string, saved *identity.Saved) *running {
+func (r *rig) gatewayIn(dir string, saved *identity.Saved, change ...func(*Config)) *running {
 	r.t.Helper()
-	n, err := New(Config{
+	cfg := Config{
 		Dir: dir, Saved: saved, Listen: "127.0.0.1:0", Gossip: "127.0.0.1:0", Build: "test",
 		DrainTimeout: 10 * time.Second, Log: r.log.logger(),
-	})
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	n, err := New(cfg)
 	if err != nil {
 		r.t.Fatal(err)
 	}

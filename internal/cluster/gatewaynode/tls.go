@@ -8,6 +8,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/tokenrouter/tokenrouter/internal/alpn"
 )
 
 // recheck is how often the files of a certificate are looked at, at most.
@@ -86,9 +88,24 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.current, nil
 }
 
-// wrap makes a listener's connections TLS.
-func (c *certificate) wrap(l net.Listener) net.Listener {
-	return tls.NewListener(l, &tls.Config{
-		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, GetCertificate: c.get,
-	})
+// Bounds of handshakes on the public port. Many may be pending, since strangers can keep
+// them so until the timeout.
+const (
+	handshakeTimeout = 5 * time.Second
+	maxHandshakes    = 4096
+)
+
+// notTLS is what clients get that speak plain HTTP.
+const notTLS = "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\n\r\nThis port speaks HTTPS.\n"
+
+// protocols are those of the public port by their names in ALPN. Clients that name none
+// mean HTTP/1.
+func protocols() []string { return []string{"h2", "http/1.1", ""} }
+
+// secure makes a listener's connections TLS, and parts them by protocol.
+func (c *certificate) secure(l net.Listener) (*alpn.Mux, error) {
+	return alpn.New(l, alpn.Config{
+		TLS:              &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, GetCertificate: c.get},
+		HandshakeTimeout: handshakeTimeout, MaxPending: maxHandshakes, Plaintext: []byte(notTLS), Log: c.log,
+	}, protocols()...)
 }
