@@ -52,7 +52,13 @@ func newCall(g *Gateway, d *session.Served, kind openai.Kind, o openai.Options, 
 	if kind == openai.Chat {
 		prefix = "chatcmpl-"
 	}
-	c.id = prefix + fmt.Sprintf("%016x", sessions[0].ID())
+	id := fmt.Sprintf("%016x", sessions[0].ID())
+	c.id = prefix + id
+	if len(o.Tools) > 0 {
+		for i, ch := range c.choices {
+			ch.calls = &callReader{id: fmt.Sprintf("call_%s_%d_", id, i), tools: o.Tools, one: o.OneCall}
+		}
+	}
 	c.feed = session.NewFeed(&g.cfg.Session, sessions)
 	c.waiting, c.running = len(sessions), len(sessions)
 	return c, nil
@@ -267,6 +273,8 @@ type choice struct {
 	// again says that another choice has the same prompt, and counts it.
 	again    bool
 	logprobs bool
+	// calls takes the calls of tools out of the text; nil if there are no tools.
+	calls *callReader
 
 	usage     openai.Usage
 	extension openai.Extension
@@ -277,6 +285,27 @@ type choice struct {
 	// offset is the length so far of the texts of all tokens, in characters.
 	offset int
 	last   time.Time // of the latest token
+}
+
+// read takes the calls of tools out of the next piece of the answer.
+func (ch *choice) read(text string) (content string, calls []openai.ToolCall) {
+	if ch.calls == nil {
+		return text, nil
+	}
+	return ch.calls.push(text)
+}
+
+// readEnd takes the last piece, and says so if the answer ends with calls.
+func (ch *choice) readEnd(text string) (content string, calls []openai.ToolCall) {
+	if ch.calls == nil {
+		return text, nil
+	}
+	content, calls = ch.calls.push(text)
+	rest, more := ch.calls.end()
+	if calls = append(calls, more...); ch.calls.told > 0 && ch.ended == generate.FinishStop {
+		ch.finish = "tool_calls"
+	}
+	return content + rest, calls
 }
 
 // logprobToken converts a token for the client.

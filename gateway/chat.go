@@ -25,7 +25,7 @@ func (g *Gateway) chat(c echo.Context) error {
 	if bad := r.Check(openai.Limits{MaxContext: d.MaxContext, Vocab: d.Vocab}); bad != nil {
 		return bad
 	}
-	req := generate.Request{Chat: true, Messages: turns(r.Messages), TemplateArgs: r.TemplateArgs, Tools: r.Tools}
+	req := generate.Request{Chat: true, Messages: turns(r.Messages), TemplateArgs: r.TemplateArgs, Tools: r.ToolList}
 	return g.serve(c, d, openai.Chat, &r.Options, settings(&r.Options), []generate.Request{req})
 }
 

@@ -155,10 +155,11 @@ func (o *streamOutput) prompt(ch *choice, tokens []generate.TokenEvent) {
 // token adds a chunk, except for a token that adds neither text nor a
 // log-probability: its bytes come with a later one.
 func (o *streamOutput) token(ch *choice, t *session.Token) {
-	if t.Show == "" && !ch.logprobs {
+	text, calls := ch.read(t.Show)
+	if text == "" && calls == nil && !ch.logprobs {
 		return
 	}
-	o.chunk = openai.Chunk{Content: true, Text: t.Show, Model: o.call.d.Models[t.Model]}
+	o.chunk = openai.Chunk{Content: text != "" || calls == nil, Text: text, ToolCalls: calls, Model: o.call.d.Models[t.Model]}
 	if ch.logprobs {
 		o.token1[0] = logprobToken(&t.TokenEvent)
 		o.chunk.Logprobs, o.chunk.Offset = o.token1[:], ch.offset
@@ -196,8 +197,8 @@ func (o *streamOutput) introduce(before int) {
 }
 
 func (o *streamOutput) finish(ch *choice, tail string) {
-	if tail != "" {
-		o.chunk = openai.Chunk{Content: true, Text: tail}
+	if text, calls := ch.readEnd(tail); text != "" || calls != nil {
+		o.chunk = openai.Chunk{Content: text != "", Text: text, ToolCalls: calls}
 		o.add(ch)
 	}
 	o.chunk = openai.Chunk{Finish: ch.finish, Extension: &ch.extension, Content: !o.spoken[ch.index]}
@@ -247,13 +248,15 @@ type bodyOutput struct {
 	*client
 	call     *call
 	texts    []strings.Builder
+	calls    [][]openai.ToolCall
 	logprobs [][]openai.Token
 }
 
 func newBodyOutput(c *client, call *call) *bodyOutput {
 	return &bodyOutput{
 		client: c, call: call,
-		texts: make([]strings.Builder, len(call.choices)), logprobs: make([][]openai.Token, len(call.choices)),
+		texts: make([]strings.Builder, len(call.choices)), calls: make([][]openai.ToolCall, len(call.choices)),
+		logprobs: make([][]openai.Token, len(call.choices)),
 	}
 }
 
@@ -268,14 +271,21 @@ func (o *bodyOutput) prompt(ch *choice, tokens []generate.TokenEvent) {
 }
 
 func (o *bodyOutput) token(ch *choice, t *session.Token) {
-	o.texts[ch.index].WriteString(t.Show)
+	o.add(ch, t.Show, ch.read)
 	if ch.logprobs {
 		o.logprobs[ch.index] = append(o.logprobs[ch.index], logprobToken(&t.TokenEvent))
 	}
 }
 
+// add collects a piece of the answer as read takes it apart.
+func (o *bodyOutput) add(ch *choice, piece string, read func(string) (string, []openai.ToolCall)) {
+	text, calls := read(piece)
+	o.texts[ch.index].WriteString(text)
+	o.calls[ch.index] = append(o.calls[ch.index], calls...)
+}
+
 func (o *bodyOutput) finish(ch *choice, tail string) {
-	o.texts[ch.index].WriteString(tail)
+	o.add(ch, tail, ch.readEnd)
 	if ch.logprobs && o.logprobs[ch.index] == nil {
 		o.logprobs[ch.index] = []openai.Token{}
 	}
@@ -284,7 +294,7 @@ func (o *bodyOutput) finish(ch *choice, tail string) {
 func (o *bodyOutput) end() error {
 	choices := make([]openai.Choice, len(o.call.choices))
 	for i, ch := range o.call.choices {
-		choices[i] = openai.Choice{Text: o.texts[i].String(), Finish: ch.finish, Logprobs: o.logprobs[i], Extension: &ch.extension}
+		choices[i] = openai.Choice{Text: o.texts[i].String(), Finish: ch.finish, ToolCalls: o.calls[i], Logprobs: o.logprobs[i], Extension: &ch.extension}
 	}
 	body := openai.AppendResponse(nil, o.call.kind, o.call.id, o.call.arrived.Unix(), o.call.d.Name, choices, o.call.usage())
 	return o.sendJSON(http.StatusOK, body)

@@ -5,7 +5,9 @@ import "strconv"
 // Choice is one whole answer.
 type Choice struct {
 	Text   string
-	Finish string // stop or length
+	Finish string // stop, length or tool_calls
+	// ToolCalls are the calls of a chat's answer.
+	ToolCalls []ToolCall
 	// Logprobs has every token, if they were asked for.
 	Logprobs  []Token
 	Extension *Extension
@@ -37,7 +39,12 @@ func (c *Choice) append(dst []byte, kind Kind, index int, extension bool) []byte
 	dst = strconv.AppendInt(dst, int64(index), 10)
 	if kind == Chat {
 		dst = append(dst, `,"message":{"role":"assistant","content":`...)
-		dst = append(appendString(dst, c.Text), `,"refusal":null}`...)
+		if len(c.ToolCalls) == 0 {
+			dst = append(appendString(dst, c.Text), `,"refusal":null}`...)
+		} else {
+			dst = append(appendNullable(dst, c.Text), `,"refusal":null,`...)
+			dst = append(appendToolCalls(dst, c.ToolCalls, false), '}')
+		}
 	} else {
 		dst = append(dst, `,"text":`...)
 		dst = appendString(dst, c.Text)

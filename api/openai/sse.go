@@ -26,11 +26,13 @@ type Chunk struct {
 	// Content says that Text counts, even if it is empty.
 	Content bool
 	Text    string
+	// ToolCalls are calls of a chat's answer, each whole.
+	ToolCalls []ToolCall
 	// Logprobs has the tokens of the chunk, if they were asked for. Offset is
 	// where the first of them starts in the answer, in characters.
 	Logprobs []Token
 	Offset   int
-	// Finish is empty until the last chunk of a choice: stop or length.
+	// Finish is empty until the last chunk of a choice: stop, length or tool_calls.
 	Finish string
 	// Model is the served name of the model that wrote the token, or empty.
 	Model string
@@ -115,14 +117,17 @@ func (w *ChunkWriter) Append(dst []byte, c *Chunk) []byte {
 func (c *Chunk) appendDelta(dst []byte) []byte {
 	dst = append(dst, `,"delta":{`...)
 	if c.Role {
-		dst = append(dst, `"role":"assistant"`...)
-		if c.Content {
-			dst = append(dst, ',')
-		}
+		dst = append(dst, `"role":"assistant",`...)
 	}
 	if c.Content {
 		dst = append(dst, `"content":`...)
-		dst = appendString(dst, c.Text)
+		dst = append(appendString(dst, c.Text), ',')
+	}
+	if len(c.ToolCalls) > 0 {
+		dst = append(appendToolCalls(dst, c.ToolCalls, true), ',')
+	}
+	if last := len(dst) - 1; dst[last] == ',' {
+		dst = dst[:last]
 	}
 	return append(dst, '}')
 }

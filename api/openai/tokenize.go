@@ -38,7 +38,7 @@ func ParseTokenize(body []byte) (*TokenizeRequest, *Error) {
 		o.fail(invalid("messages", "'prompt' and 'messages' exclude each other"))
 	} else if isChat {
 		r.Messages = o.messages()
-		r.Tools = o.tools()
+		r.Tools, _ = o.tools()
 		r.TemplateArgs = o.templateArgs()
 	} else if !isText {
 		o.fail(missing("prompt"))

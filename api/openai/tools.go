@@ -6,17 +6,17 @@ import (
 )
 
 // tools takes the functions that a model may call, as they came, and the choice
-// among them. The template shows them to the model; what it writes is text. They
-// are nil for an empty list, and if the model is to call none.
-func (o *object) tools() json.RawMessage {
+// among them. The template shows them to the model. They, and their names, are nil for
+// an empty list, and if the model is to call none.
+func (o *object) tools() (list json.RawMessage, names []string) {
 	raw, ok := o.take("tools")
 	hidden := o.toolChoice("tool_choice")
 	if !ok {
-		return nil
+		return nil, nil
 	}
 	if kind(raw) != '[' {
 		o.fail(wrongType("tools", "an array"))
-		return nil
+		return nil, nil
 	}
 	n := 0
 	elements(raw, func(i int, e []byte) bool {
@@ -24,21 +24,21 @@ func (o *object) tools() json.RawMessage {
 			o.fail(invalid("tools", "'tools' holds more than %d tools", MaxTools))
 			return false
 		}
-		o.tool(fmt.Sprintf("tools[%d]", i), e)
+		names = append(names, o.tool(fmt.Sprintf("tools[%d]", i), e))
 		return o.err == nil
 	})
 	if n == 0 || hidden {
-		return nil
+		return nil, nil
 	}
-	return raw
+	return raw, names
 }
 
-// tool checks one definition.
-func (o *object) tool(where string, raw []byte) {
+// tool checks one definition and returns its name.
+func (o *object) tool(where string, raw []byte) (name string) {
 	t := newObject(where+".", raw)
 	if t == nil {
 		o.fail(wrongType(where, "an object"))
-		return
+		return ""
 	}
 	if typ, ok := t.str("type"); !ok {
 		t.fail(missing(where + ".type"))
@@ -51,14 +51,14 @@ func (o *object) tool(where string, raw []byte) {
 	}
 	if t.err != nil {
 		o.fail(t.err)
-		return
+		return ""
 	}
 	f := newObject(where+".function.", body)
 	if f == nil {
 		o.fail(wrongType(where+".function", "an object"))
-		return
+		return ""
 	}
-	if name, ok := f.str("name"); !ok {
+	if name, ok = f.str("name"); !ok {
 		f.fail(missing(where + ".function.name"))
 	} else if name == "" || len(name) > MaxToolName {
 		f.fail(invalid(where+".function.name", "'%s.function.name' must have 1 to %d bytes", where, MaxToolName))
@@ -71,6 +71,7 @@ func (o *object) tool(where string, raw []byte) {
 	if f.err != nil {
 		o.fail(f.err)
 	}
+	return name
 }
 
 // toolChoice takes a choice among tools, and reports whether it is none of them. A

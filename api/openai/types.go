@@ -27,6 +27,37 @@ func (u Usage) append(dst []byte) []byte {
 	return append(dst, `}}`...)
 }
 
+// ToolCall is a call that the model asks the client to make.
+type ToolCall struct {
+	// Index is the call's place among those of its choice.
+	Index int
+	ID    string
+	Name  string
+	// Arguments is a JSON object.
+	Arguments string
+}
+
+// appendToolCalls appends "tool_calls" and its array, whose elements have their index
+// in chunks alone.
+func appendToolCalls(dst []byte, calls []ToolCall, chunk bool) []byte {
+	dst = append(dst, `"tool_calls":[`...)
+	for i := range calls {
+		c := &calls[i]
+		dst = append(comma(dst, i), '{')
+		if chunk {
+			dst = append(dst, `"index":`...)
+			dst = append(strconv.AppendInt(dst, int64(c.Index), 10), ',')
+		}
+		dst = append(dst, `"id":`...)
+		dst = appendString(dst, c.ID)
+		dst = append(dst, `,"type":"function","function":{"name":`...)
+		dst = appendString(dst, c.Name)
+		dst = append(dst, `,"arguments":`...)
+		dst = append(appendString(dst, c.Arguments), `}}`...)
+	}
+	return append(dst, ']')
+}
+
 // Token is one token with its log-probability. Text is what it adds to the
 // answer, Bytes are its own: half of a character has bytes but adds no text. A
 // token is shown by its bytes if they are known.

@@ -37,6 +37,10 @@ type Options struct {
 	// IncludeUsage asks for a usage chunk at the end of a stream,
 	// ContinuousUsage for usage in every chunk.
 	IncludeUsage, ContinuousUsage bool
+	// Tools are the names of the functions that the model may call, OneCall says that
+	// it may make one call only.
+	Tools   []string
+	OneCall bool
 	// Logprobs is the number of alternatives to report with each token; -1
 	// means that no log-probabilities are wanted.
 	Logprobs int32
@@ -122,6 +126,8 @@ func (o *object) options(least int64) Options {
 	o.streamOptions(&r)
 	r.CacheKey, _ = o.str("prompt_cache_key")
 	r.Routing = o.routing()
+	parallel, given := o.bool("parallel_tool_calls")
+	r.OneCall = given && !parallel
 	o.skipNeutral()
 	o.skipSilently()
 	return r
@@ -172,9 +178,7 @@ func (o *object) skipSilently() {
 	for _, name := range []string{"user", "service_tier", "safety_identifier", "prompt_cache_retention", "request_id"} {
 		o.str(name)
 	}
-	for _, name := range []string{"store", "parallel_tool_calls"} {
-		o.bool(name)
-	}
+	o.bool("store")
 	if raw, ok := o.take("metadata"); ok && kind(raw) != '{' {
 		o.fail(wrongType("metadata", "an object"))
 	}
@@ -196,8 +200,8 @@ type Message struct {
 type ChatRequest struct {
 	Options
 	Messages []Message
-	// Tools is the raw JSON array of the functions that the model may call, or nil.
-	Tools json.RawMessage
+	// ToolList is the raw JSON array of the functions that the model may call, or nil.
+	ToolList json.RawMessage
 	// TemplateArgs is the raw JSON object chat_template_kwargs, or nil.
 	TemplateArgs json.RawMessage
 }
@@ -214,7 +218,7 @@ func ParseChat(body []byte) (*ChatRequest, *Error) {
 	}
 	r.Logprobs = o.chatLogprobs()
 	r.Messages = o.messages()
-	r.Tools = o.tools()
+	r.ToolList, r.Options.Tools = o.tools()
 	r.TemplateArgs = o.templateArgs()
 	r.Ignored = append(r.Ignored, o.unknown()...)
 	if o.err != nil {

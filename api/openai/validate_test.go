@@ -63,14 +63,14 @@ func TestParseChatFields(t *testing.T) {
 			LogitBias: map[int32]float32{5: -100, 7: 0.5}, Stop: []string{"a", "é"}, StopIDs: []int32{9, 10}, IgnoreEOS: true,
 			Model: "tiny", MaxTokens: 7, Temperature: &zero, TopP: &half, TopK: &k, Seed: &seed, Stream: true,
 			IncludeUsage: true, ContinuousUsage: true, Logprobs: 20, Ignored: []string{"Model", "alpha", "zeta"},
-			limitName: "max_completion_tokens",
+			Tools: []string{"t"}, limitName: "max_completion_tokens",
 		},
 		Messages: []Message{
 			{Role: "user", Content: "ab"},
 			{Role: "assistant", ContentNull: true, ToolCalls: json.RawMessage(`[{"id":"c1","type":"function","function":{"name":"t","arguments":"{}"}}]`)},
 			{Role: "tool", Content: "12:00", ToolCallID: "c1", Name: "t"},
 		},
-		Tools:        json.RawMessage(`[ {"type":"function","function":{"name":"t","parameters":null,"strict":true}, "x":1} ]`),
+		ToolList:     json.RawMessage(`[ {"type":"function","function":{"name":"t","parameters":null,"strict":true}, "x":1} ]`),
 		TemplateArgs: json.RawMessage(`{"enable_thinking":false}`),
 	}
 	if !reflect.DeepEqual(r, want) {
@@ -447,6 +447,14 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
+func TestOneCall(t *testing.T) {
+	for body, want := range map[string]bool{``: false, `,"parallel_tool_calls":true`: false, `,"parallel_tool_calls":false`: true, `,"parallel_tool_calls":null`: false} {
+		if r, err := ParseChat([]byte(`{` + hi + body + `}`)); err != nil || r.OneCall != want {
+			t.Errorf("%s: %v, %v", body, r, err)
+		}
+	}
+}
+
 func TestToolsHidden(t *testing.T) {
 	const tools = `,"tools":[{"type":"function","function":{"name":"w"}}]`
 	for body, want := range map[string]bool{
@@ -454,7 +462,7 @@ func TestToolsHidden(t *testing.T) {
 		tools + `,"tool_choice":"none"`: false, `,"tools":[]`: false, `,"tools":[],"tool_choice":"none"`: false,
 	} {
 		r, err := ParseChat([]byte(`{` + hi + body + `}`))
-		if err != nil || (r.Tools != nil) != want {
+		if err != nil || (r.ToolList != nil) != want || slices.Equal(r.Tools, []string{"w"}) != want || r.OneCall {
 			t.Errorf("%s: %v, %v", body, r, err)
 		}
 	}
