@@ -83,6 +83,9 @@ func (f *nodeOfCluster) dir(role cluster.Role) (string, error) {
 
 // defaultData is where a kind of node or operator keeps its files.
 func defaultData(kind string) (string, error) {
+	if dir := os.Getenv("TRCTL_DATA_HOME"); dir != "" {
+		return filepath.Join(dir, kind), nil
+	}
 	if os.Getuid() == 0 {
 		return filepath.Join("/var/lib/trctl", kind), nil
 	}

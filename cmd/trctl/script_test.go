@@ -2,14 +2,42 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"trctl": main})
+	testscript.Main(alone{m}, map[string]func(){"trctl": main})
+}
+
+// alone runs the tests without what the user or the machine has: settings in the
+// environment, identities, sockets and pulled models.
+type alone struct{ m *testing.M }
+
+// Run runs the tests, and returns their exit code.
+func (a alone) Run() int {
+	dir, err := os.MkdirTemp("", "trctl-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	for _, v := range os.Environ() {
+		name, _, _ := strings.Cut(v, "=")
+		ours := strings.HasPrefix(name, "TRCTL_") && name != "TRCTL_NVRTC" && name != templatesEnv // which are for tests
+		if ours || strings.HasPrefix(name, "HF_") {
+			os.Unsetenv(name)
+		}
+	}
+	for name, below := range map[string]string{"TRCTL_DATA_HOME": "data", "HF_HOME": "hub", "HF_TOKEN_PATH": "none", "XDG_RUNTIME_DIR": "run"} {
+		os.Setenv(name, filepath.Join(dir, below))
+	}
+	return a.m.Run()
 }
 
 func TestScripts(t *testing.T) {
@@ -23,6 +51,7 @@ func TestScripts(t *testing.T) {
 		Dir: "testdata/script",
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("GORACE", "atexit_sleep_ms=0") // else every process of a race build ends a second late
+			env.Setenv("TRCTL_DATA_HOME", filepath.Join(env.WorkDir, ".data")) // what else the scripts see is below their HOME and TMPDIR
 			env.Setenv("FAKE", server.URL)
 			env.Setenv("REPO", root+"/../..")
 			return nil
