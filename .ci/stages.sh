@@ -105,7 +105,7 @@ kernels() {
     venv "${release%%==*}" "$release"
     library=$(find "$work/${release%%==*}" -name 'libnvrtc.so.1*' | head -n 1)
     echo "$release: $library"
-    TRCTL_NVRTC=$library go test -count=1 -run 'NoSpills|TestLayout' ./cuda/kernels
+    TRCTL_NVRTC=$library go test -count=1 -run 'NoSpills|TestLayout|Timeline' ./cuda/kernels
     "$work/trctl" kernels build --arch sm_80,sm_90a --models tiny-s --nvrtc "$library" --cache "$work/cubins"
   done
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/worker/executor"
 	"github.com/tokenrouter/tokenrouter/worker/executor/cpuexec"
 	"github.com/tokenrouter/tokenrouter/worker/executor/cudaexec"
+	"github.com/tokenrouter/tokenrouter/worker/executor/cudaexec/timeline"
 	"github.com/tokenrouter/tokenrouter/worker/executor/stepbench"
 	"github.com/tokenrouter/tokenrouter/worker/model"
 	"github.com/tokenrouter/tokenrouter/worker/tokenizer"
@@ -49,6 +50,9 @@ type benchStepCmd struct {
 	Products     string  `enum:"auto,library,own,band,slim" default:"auto" help:"Matrix products: ${enum}."`
 	Phases       bool    `negatable:"" default:"true" help:"Time the parts of a step."`
 
+	Timeline       string `placeholder:"FILE" help:"Print where the time of a step goes on a GPU, by operation and between operations, and write when each kernel ran as a Chrome trace (ui.perfetto.dev). Kernels are compiled for it, which makes all steps a little longer."`
+	TimelineBlocks bool   `help:"With --timeline: what each multiprocessor ran, block by block, for the first blocks of a step."`
+
 	CuBLASLt string `name:"cublaslt" env:"TRCTL_CUBLASLT" placeholder:"FILE" help:"cuBLASLt library to use instead of searching."`
 	Output   string `short:"o" enum:"text,json" default:"text" help:"Output format: ${enum}."`
 	gpuFlags
@@ -63,6 +67,8 @@ type stepReport struct {
 	Lines   []stepbench.Line `json:"lines"`
 	// MemoryBytes is what the executor holds, by use.
 	MemoryBytes map[string]int64 `json:"memory_bytes"`
+	// Timelines are there with --timeline, one for each line.
+	Timelines []timeline.Table `json:"timelines,omitempty"`
 }
 
 // Run measures and prints.
@@ -71,6 +77,9 @@ func (c *benchStepCmd) Run(ctx context.Context, p process) error {
 	defer stop()
 	draws, err := c.sampling()
 	if err != nil {
+		return err
+	}
+	if err := c.checkTimeline(); err != nil {
 		return err
 	}
 	m, err := c.open()
@@ -83,10 +92,7 @@ func (c *benchStepCmd) Run(ctx context.Context, p process) error {
 	}
 	cfg := stepbench.Config{Context: c.Ctx, Rounds: c.Rounds, Ahead: c.Ahead, Phases: c.Phases, Machine: machine, Shapes: c.shapes(), Sampling: draws}
 	report := stepReport{Version: buildinfo.Current().String(), Model: m.name, Device: e.Info().Device, Mode: c.mode()}
-	report.Lines, err = stepbench.Run(ctx, e, &m.config, cfg)
-	if errors.Is(err, stepbench.ErrConfig) {
-		err = &usageError{err}
-	}
+	report.Lines, report.Timelines, err = c.measure(ctx, e, m, cfg)
 	report.MemoryBytes = e.Stats().MemoryBytes
 	if err = errors.Join(err, e.Shutdown(), done(), m.close()); err != nil {
 		return err
@@ -95,6 +101,25 @@ func (c *benchStepCmd) Run(ctx context.Context, p process) error {
 		return writeJSON(p, report)
 	}
 	return report.write(p.out)
+}
+
+// measure runs all steps, with timelines if they are asked for.
+func (c *benchStepCmd) measure(ctx context.Context, e executor.Executor, m *stepModel, cfg stepbench.Config) ([]stepbench.Line, []timeline.Table, error) {
+	t, err := c.timelines(e)
+	if err != nil {
+		return nil, nil, err
+	}
+	if t != nil {
+		cfg.After = t.after
+	}
+	lines, err := stepbench.Run(ctx, e, &m.config, cfg)
+	if errors.Is(err, stepbench.ErrConfig) {
+		err = &usageError{err}
+	}
+	if err != nil || t == nil {
+		return lines, nil, err
+	}
+	return lines, t.tables, t.write(c.Timeline)
 }
 
 // sampling is how the measured steps draw.
@@ -128,7 +153,7 @@ func (c *benchStepCmd) shapes() []stepbench.Shape {
 func (c *benchStepCmd) mode() string {
 	out := []string{"products " + c.Products}
 	for name, on := range map[string]bool{
-		"ahead": c.Ahead, "reproducible": c.Reproducible, "eager": c.Eager, "no overlap": c.NoOverlap,
+		"timeline": c.Timeline != "", "ahead": c.Ahead, "reproducible": c.Reproducible, "eager": c.Eager, "no overlap": c.NoOverlap,
 		fmt.Sprintf("head start %d", c.HeadStart): c.HeadStart > 0, fmt.Sprintf("temperature %g", c.Temperature): c.Temperature > 0, fmt.Sprintf("top-p %g", c.TopP): c.TopP > 0,
 		fmt.Sprintf("top-k %d", c.TopK): c.TopK > 0, fmt.Sprintf("min-p %g", c.MinP): c.MinP > 0,
 	} {
@@ -221,6 +246,10 @@ func (c *benchStepCmd) executor(ctx context.Context, m *stepModel) (_ executor.E
 	if c.Device != "cpu" {
 		e, done, err := c.onGPU(ctx, m, rows, tokens, positions)
 		missing := errors.Is(err, driver.ErrNoDriver) || errors.Is(err, driver.ErrNoDevice)
+		if missing && c.Timeline != "" {
+			err = fmt.Errorf("--timeline needs a GPU: %w", err)
+			missing = false
+		}
 		if c.Device == "cuda" || !missing {
 			return e, stepbench.H200(), done, err
 		}
@@ -263,7 +292,7 @@ func (c *benchStepCmd) onGPU(ctx context.Context, m *stepModel, rows, tokens, po
 	}
 	e, err := cudaexec.New(ctx, cudaexec.Config{
 		Vocab: m.vocab, MaxSlots: rows, MaxTokens: tokens, MaxContext: positions, Depth: depth, Reproducible: c.Reproducible,
-		HeadStart: c.HeadStart, Eager: c.Eager, NoOverlap: c.NoOverlap, Products: products[c.Products],
+		HeadStart: c.HeadStart, Eager: c.Eager, NoOverlap: c.NoOverlap, Products: products[c.Products], Timeline: c.Timeline != "",
 	}, device, source)
 	if err != nil {
 		return nil, nil, errors.Join(err, device.Close())
@@ -296,5 +325,13 @@ func (r *stepReport) write(w io.Writer) error {
 		}
 	}
 	_, err := io.WriteString(w, b.String())
+	for i := range r.Timelines {
+		if err == nil {
+			_, err = io.WriteString(w, "\n")
+		}
+		if err == nil {
+			err = r.Timelines[i].Write(w)
+		}
+	}
 	return err
 }

@@ -7,5 +7,6 @@
 //
 // The executor is the caller. Set launches on the stream it is given, allocates nothing and never waits, so its calls
 // may be captured in a graph: kernels read the counts of a step from the device (StepHead), never from parameters.
+// Loaded with a Timeline, each block notes when it ran; the code of other builds does not change by that.
 // References in float64 are in package ref; tests run on a GPU and, without one, on the emulator of package simt.
 package kernels

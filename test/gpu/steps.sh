@@ -6,7 +6,7 @@
 #   correct   graphs, lookahead, suite and kernels    products  every matrix product by size, in graphs
 #   small     steps of 0.6B                           medium    steps of 8B and prefills
 #   large     steps of 32B                               cost      reproducible steps beside the others, as a table
-#   gap       the host's time between steps
+#   gap       the host's time between steps           timeline  where the time of a step goes on the device
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
 out=${OUT:-$PWD/gpu-out}
@@ -98,7 +98,25 @@ run_gap() {
   steps qwen3-32b --b 1,8 --extend 5 --rounds 100 --no-phases
 }
 
+# timeline prints where the time of a step goes, by operation and between operations, and leaves traces for ui.perfetto.dev in OUT. The
+# steps without stamps come first, to see what those cost; one trace has the blocks of each multiprocessor.
+run_timeline() {
+  local model args
+  while read -r model args; do
+    # shellcheck disable=SC2086 # words
+    steps "$model" --no-phases ${args% --timeline-blocks}
+    # shellcheck disable=SC2086
+    timeout -k 5 120 "$work/bin/trctl" bench-step --model "$model" --load dummy:1 --device cuda --cache "$work/cubins" --ctx 1024 --no-phases $args \
+      --timeline "$out/timeline-$model.json" >"$out/timeline-$model.txt" 2>>"$log"
+    cat "$out/timeline-$model.txt" >>"$log"
+    grep -A 40 '^timeline of' "$out/timeline-$model.txt"
+  done <<'END'
+qwen3-8b --b 8 --timeline-blocks
+qwen3-32b --b 1,8 --extend 5
+END
+}
+
 sections=("$@")
-[ ${#sections[@]} -gt 0 ] || sections=(correct products small medium large cost gap)
+[ ${#sections[@]} -gt 0 ] || sections=(correct products small medium large cost gap timeline)
 for section in "${sections[@]}"; do "run_$section"; done
 grep -E '^(step|decode|extend|prefill|qwen|  +[a-z]+ )| on NVIDIA' "$log" | tail -n 150

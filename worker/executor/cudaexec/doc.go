@@ -25,6 +25,9 @@
 // The scheduler owns page numbers, the executor the bytes of the pages, [L][N, 2, Hk, P, D] bfloat16. Page quarantine is
 // the scheduler's (executor.Executor.Close). Two executors may share a Device: one context, a stream each.
 //
+// With Config.Timeline the executor knows which operation each launch belongs to, also those in graphs, and StartTimeline and Timeline
+// tell where the time of the steps between them went on the device (package timeline).
+//
 // A failed launch or a device fault ends the executor: this and all later calls return executor.ErrFailed, with the
 // operation. After a sticky fault (driver.IsSticky) the whole Device is lost; once every executor on it is shut down and it is
 // closed, OpenDevice makes a new one, or says with ErrContext that only a new process can.

@@ -31,6 +31,9 @@ type Config struct {
 	Ahead bool
 	// Phases asks an executor that can tell for the parts of a step.
 	Phases bool
+	// After, if set, is called when a shape has been measured. again runs one more of its steps, or a whole prefill, that is in no
+	// line; it is not launched ahead.
+	After func(ctx context.Context, line *Line, again func() error) error
 	// Machine gives the floor; zero for a device of which nothing is known.
 	Machine Machine
 }
@@ -266,7 +269,21 @@ func (b *bench) shape(ctx context.Context, s Shape) (Line, error) {
 		line.Share = line.Floor / line.Median
 	}
 	line.Replayed = float64(after.Replays-before.Replays) / float64(after.Steps-before.Steps)
-	return line, b.phases(ctx, &line)
+	if err := b.phases(ctx, &line); err != nil || b.cfg.After == nil {
+		return line, err
+	}
+	return line, b.cfg.After(ctx, &line, func() error { return b.again(ctx, s) })
+}
+
+// again runs a shape once more.
+func (b *bench) again(ctx context.Context, s Shape) error {
+	if s.Rows > 0 {
+		return b.steps(ctx, s, 1, 0, nil)
+	}
+	if err := b.cut(b.seqs[0], 0); err != nil {
+		return err
+	}
+	return b.prefill(ctx, b.seqs[0], s.Tokens)
 }
 
 func ms(d time.Duration) float64 { return d.Seconds() * 1e3 }

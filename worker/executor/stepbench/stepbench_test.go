@@ -1,6 +1,7 @@
 package stepbench
 
 import (
+	"context"
 	"errors"
 	"math"
 	"slices"
@@ -76,6 +77,37 @@ func TestRun(t *testing.T) {
 		if host := l.Gap > 0 && l.GapP99 >= l.Gap; host != (l.Kind != "prefill") {
 			t.Errorf("a %s with a gap of %v us, p99 %v us", l.Kind, l.Gap, l.GapP99)
 		}
+	}
+}
+
+// After each shape one more step of it can be run.
+func TestAfter(t *testing.T) {
+	m := shapeOf(t, "qwen3-0.6b")
+	e := fakeExecutor(t)
+	cfg := Config{Shapes: []Shape{{2, 1}, {1, 3}, {0, 30}, {3, 1}}, Context: 20, Rounds: 5}
+	steps := map[string]uint64{}
+	cfg.After = func(_ context.Context, l *Line, again func() error) error {
+		before := e.Stats()
+		if err := again(); err != nil {
+			return err
+		}
+		after := e.Stats()
+		if after.Tokens-before.Tokens != uint64(l.Rows*l.Tokens) {
+			t.Errorf("again a %s ran %d tokens", l.Kind, after.Tokens-before.Tokens)
+		}
+		steps[l.Kind] += after.Steps - before.Steps
+		return nil
+	}
+	if again, err := Run(t.Context(), e, &m, cfg); err != nil || len(again) != len(cfg.Shapes) {
+		t.Errorf("%d lines, %v", len(again), err)
+	}
+	if steps["decode"] != 2 || steps["extend"] != 1 || steps["prefill"] != 1 {
+		t.Errorf("steps once more: %v", steps)
+	}
+	refused := errors.New("refused")
+	cfg.After = func(context.Context, *Line, func() error) error { return refused }
+	if _, err := Run(t.Context(), fakeExecutor(t), &m, cfg); !errors.Is(err, refused) {
+		t.Errorf("error %v, want that of After", err)
 	}
 }
 
