@@ -117,7 +117,7 @@ func (n *Node) Run(ctx context.Context) error {
 	// The library leaves its connections open.
 	transport.CloseStreams()
 	cerr := transport.Close()
-	stream.closeAll(func(string) bool { return true })
+	stream.fence() // its accepting goroutine may have one more in hand
 	return errors.Join(err, cerr, n.Close())
 }
 
