@@ -27,10 +27,11 @@ type Set struct {
 	slim     [2][slimForms][slimWidths]*driver.Function // plain and gate
 	band     [2]*driver.Function
 	tile     [2][len(tilePasses)]*driver.Function
+	streamk  [streamkForms]streamkForm
 
-	// multiprocessors is the device's, and banded says that its shared memory is large enough for band.
-	multiprocessors int
-	banded          bool
+	// multiprocessors is the device's; banded and streamed say that its shared memory is large enough for band and streamk.
+	multiprocessors  int
+	banded, streamed bool
 	// overlapped launches with the attribute of programmatic dependent launch.
 	overlapped bool
 	timeline   *Timeline // nil for none
@@ -112,6 +113,11 @@ func (s *Set) allow(d driver.Device) error {
 		}
 		s.banded = true
 	}
+	if s.streamed = shared >= streamkLimit; s.streamed {
+		if err := s.allowStreamk(); err != nil {
+			return err
+		}
+	}
 	s.multiprocessors, err = d.Attribute(driver.MultiprocessorCount)
 	return err
 }
@@ -137,6 +143,12 @@ func (s *Set) places() []**driver.Function {
 		out = append(out, &s.band[gate])
 		for i := range s.tile[gate] {
 			out = append(out, &s.tile[gate][i])
+		}
+	}
+	for form := range s.streamk {
+		s.streamk[form].streamkShape = streamkShapes[form]
+		for width := range s.streamk[form].kernels {
+			out = append(out, &s.streamk[form].kernels[width])
 		}
 	}
 	return out

@@ -166,7 +166,7 @@ func anyModel() []Variant {
 			vs = append(vs, tileVariant(passes, gate))
 		}
 	}
-	return vs
+	return append(vs, streamkVariants()...)
 }
 
 // Programs lists the compilations of Variants for one architecture, in their order. options go to the compiler as they are.
