@@ -9,7 +9,7 @@ import (
 )
 
 type completionCmd struct {
-	Shell string `arg:"" enum:"bash,zsh,fish" help:"Shell: ${enum}. For bash: source <(trctl completion bash)."`
+	Shell string `arg:"" enum:"bash,zsh,fish,powershell" help:"Shell: ${enum}. For bash: source <(trctl completion bash); for PowerShell: trctl completion powershell | Out-String | Invoke-Expression."`
 }
 
 // Run writes a script that knows all commands and flags of this build.
@@ -20,6 +20,8 @@ func (c *completionCmd) Run(p process, parser *kong.Kong) error {
 		return bashCompletion(p.out, commands)
 	case "zsh":
 		return zshCompletion(p.out, commands)
+	case "powershell":
+		return powershellCompletion(p.out, commands)
 	}
 	return fishCompletion(p.out, commands)
 }
@@ -176,6 +178,50 @@ func fishCompletion(w io.Writer, commands []completed) error {
 			fmt.Fprintf(&b, "complete -c trctl %s -f -a '%s'\n", seen, strings.Join(c.words, " "))
 		}
 	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// powershellCompletion is for PowerShell 5 and later. Words are looked up by what stands
+// before the cursor: the command, and the flag that a value is for.
+func powershellCompletion(w io.Writer, commands []completed) error {
+	quote := func(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+	list := func(words []string) string {
+		out := make([]string, len(words))
+		for i, word := range words {
+			out[i] = quote(word)
+		}
+		return "@(" + strings.Join(out, ", ") + ")"
+	}
+	var b strings.Builder
+	var names []string
+	for _, c := range commands {
+		names = append(names, c.name)
+	}
+	b.WriteString("# PowerShell completion of trctl\nRegister-ArgumentCompleter -Native -CommandName trctl -ScriptBlock {\n  param($word, $ast, $at)\n")
+	b.WriteString("  $said = @($ast.CommandElements | Where-Object { $_.Extent.EndOffset -lt $at } | ForEach-Object { $_.Extent.Text })\n")
+	b.WriteString("  $last = if ($said.Count -gt 0) { $said[-1] } else { '' }\n")
+	fmt.Fprintf(&b, "  $words = %s\n  if ($said.Count -gt 1) {\n    switch -CaseSensitive ($said[1]) {\n", list(append(append([]string{}, names...), "--help", "--version")))
+	for _, c := range commands {
+		words := append([]string{}, c.words...)
+		for _, f := range c.flags {
+			words = append(words, f.spellings()...)
+		}
+		if c.name == "help" {
+			words = append(words, names...)
+		}
+		fmt.Fprintf(&b, "      %s {\n        $words = %s\n", quote(c.name), list(words))
+		for _, f := range c.flags {
+			for _, s := range f.spellings() {
+				if f.takes {
+					fmt.Fprintf(&b, "        if ($last -ceq %s) { $words = %s }\n", quote(s), list(f.values))
+				}
+			}
+		}
+		b.WriteString("      }\n")
+	}
+	b.WriteString("      default { $words = @() }\n    }\n  }\n")
+	b.WriteString("  $words | Where-Object { $_ -like \"$word*\" } | ForEach-Object { [System.Management.Automation.CompletionResult]::new($_, $_, 'ParameterValue', $_) }\n}\n")
 	_, err := io.WriteString(w, b.String())
 	return err
 }
