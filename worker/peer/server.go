@@ -14,6 +14,7 @@ import (
 	"github.com/sourcegraph/conc/panics"
 
 	"github.com/tokenrouter/tokenrouter/api/handoff"
+	"github.com/tokenrouter/tokenrouter/internal/unwelcome"
 )
 
 // ServerConfig configures a Server.
@@ -43,6 +44,8 @@ type Server struct {
 	seats   map[string]*seat
 	streams map[*stream]struct{}
 	idle    chan struct{} // closed when not running and no stream is left
+
+	refused unwelcome.Log
 }
 
 // seat is the place of one replica. Its token is held by whoever replaces or
@@ -309,11 +312,13 @@ func (st *stream) serve(r *http.Request) error {
 	}
 	if s.cfg.Authorize != nil {
 		if err := s.cfg.Authorize(r, hello.Replica, hello.Model); err != nil {
-			s.cfg.Log.Warn("peer refused", "peer", hello.Replica, "err", err)
+			s.refused.Note(s.cfg.Log, "peer refused", hello.Replica, err)
 			st.refuse(codeRefused)
 			return fmt.Errorf("authorize %q: %w", hello.Replica, err)
 		}
 	}
+	s.refused.Forget(hello.Replica)
+	s.refused.Forget(unwelcome.Peer(r))
 	_ = st.rc.SetReadDeadline(time.Time{})
 	place, err := s.sit(hello.Replica)
 	if err != nil {
@@ -336,7 +341,7 @@ func (st *stream) refuseHello(r *http.Request, err error) {
 		st.refuse(codeBadFrame)
 		return
 	}
-	s.cfg.Log.Warn("peer refused", "addr", r.RemoteAddr, "err", err)
+	s.refused.Note(s.cfg.Log, "peer refused", unwelcome.Peer(r), err, "addr", r.RemoteAddr)
 	// Our Hello tells the other side our number.
 	h := newLink(&s.cfg.Config, newSession()).hello()
 	if b, err := handoff.AppendFramed(nil, h); err == nil {

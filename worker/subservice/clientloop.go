@@ -10,6 +10,7 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/api/generate"
 	"github.com/tokenrouter/tokenrouter/api/handoff"
+	"github.com/tokenrouter/tokenrouter/internal/unwelcome"
 	"github.com/tokenrouter/tokenrouter/policies"
 	"github.com/tokenrouter/tokenrouter/worker/scheduler"
 	"github.com/tokenrouter/tokenrouter/worker/step"
@@ -25,23 +26,24 @@ func (s *Subservice) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "POST only", http.StatusMethodNotAllowed)
 		return
 	}
-	version, refusal := generate.Choose(r.Header.Get("Accept"))
-	if refusal != nil {
-		s.log.Warn("gateway refused", "addr", r.RemoteAddr, "err", refusal.Message)
-		writeError(w, refusal)
+	version, unspoken := generate.Choose(r.Header.Get("Accept"))
+	if unspoken != nil {
+		s.refused.Note(s.log, "gateway refused", unwelcome.Peer(r), unspoken, "addr", r.RemoteAddr)
+		writeError(w, unspoken)
 		return
 	}
+	s.refused.Forget(unwelcome.Peer(r))
 	req, err := generate.DecodeRequest(r.Body)
 	if err != nil {
 		writeError(w, &generate.Error{Code: generate.CodeInvalid, Message: err.Error()})
 		return
 	}
-	sub, refusal := s.prepare(req)
-	if refusal == nil {
-		refusal = s.submit(r.Context(), sub)
+	sub, problem := s.prepare(req)
+	if problem == nil {
+		problem = s.submit(r.Context(), sub)
 	}
-	if refusal != nil {
-		writeError(w, refusal)
+	if problem != nil {
+		writeError(w, problem)
 		return
 	}
 	w.Header().Set("Content-Type", generate.ContentType(version))

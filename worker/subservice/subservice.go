@@ -9,6 +9,7 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/api/generate"
 	"github.com/tokenrouter/tokenrouter/api/handoff"
+	"github.com/tokenrouter/tokenrouter/internal/unwelcome"
 	"github.com/tokenrouter/tokenrouter/policies"
 	"github.com/tokenrouter/tokenrouter/worker/executor"
 	"github.com/tokenrouter/tokenrouter/worker/kv"
@@ -60,6 +61,8 @@ type Subservice struct {
 	in   *inbox
 	// clock is the scheduler's time.
 	clock func() time.Duration
+	// refused are the gateways whose versions are not spoken here.
+	refused unwelcome.Log
 	// words is the configuration's Vocabulary, or that of its Tokenizer.
 	words Vocabulary
 	// roster is what was set last, never nil; draining says that no request is taken in.
