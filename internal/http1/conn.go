@@ -9,7 +9,7 @@ import (
 // Config says how refusals are answered.
 type Config struct {
 	// Answer makes the body of a refusal's answer, in JSON. It is called once for each,
-	// from the goroutine of its connection.
+	// from the goroutine of its connection. It must not be nil.
 	Answer func(Refusal) []byte
 }
 
