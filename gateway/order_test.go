@@ -23,11 +23,11 @@ func TestChoicesBeginInOrder(t *testing.T) {
 		return sessiontest.Pass(ev)
 	}
 	f := start(t, nil, e)
-	_, body := f.post(chatPath, `{`+hi+`,"stream":true,"n":2,"seed":7}`)
+	_, body := f.post(chatPath, `{`+hi+`,"stream":true,"n":2,"seed":7,"logprobs":true}`)
 	chunks := events(t, body)
 	for i := range 2 {
 		ch := chunks[i].Choices[0]
-		if ch.Index != i || ch.Delta.Role != "assistant" || ch.Delta.Content == nil || (*ch.Delta.Content == "") != (i == 0) {
+		if ch.Index != i || ch.Delta.Role != "assistant" || ch.Delta.Content == nil || *ch.Delta.Content != "" || string(ch.Logprobs) != "null" {
 			t.Errorf("chunk %d: %+v", i, ch)
 		}
 	}

@@ -169,7 +169,7 @@ func (o *streamOutput) token(ch *choice, t *session.Token) {
 
 // add completes the present chunk and appends it.
 func (o *streamOutput) add(ch *choice) {
-	o.introduce(ch.index)
+	o.introduce()
 	o.chunk.Index = ch.index
 	o.chunk.Role = !o.spoken[ch.index]
 	o.spoken[ch.index] = true
@@ -180,16 +180,17 @@ func (o *streamOutput) add(ch *choice) {
 	o.buf = o.chunks.Append(o.buf, &o.chunk)
 }
 
-// introduce begins the choices of a chat before one that speaks first. The official
-// Python client's stream helper appends choices as it meets them and takes the
-// place for the index, so they must be met in order. Their role comes with an empty
-// text, in the same write as the text of the choice that speaks.
-func (o *streamOutput) introduce(before int) {
-	if o.call.kind != openai.Chat {
+// introduce begins the choices of a chat, if there are several, before the first of
+// them speaks: with the role and an empty text, in order, in the same write as that
+// choice's text. The stream helper of the official Python client appends choices as it
+// meets them and takes the place for the index, and counts log-probabilities in the
+// first chunk of a choice twice.
+func (o *streamOutput) introduce() {
+	if o.call.kind != openai.Chat || len(o.spoken) == 1 {
 		return
 	}
-	for i := range before {
-		if !o.spoken[i] {
+	for i, spoken := range o.spoken {
+		if !spoken {
 			o.spoken[i] = true
 			o.buf = o.chunks.Append(o.buf, &openai.Chunk{Index: i, Role: true, Content: true})
 		}

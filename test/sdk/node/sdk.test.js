@@ -32,6 +32,15 @@ test("a stream equals the whole answer", async () => {
   assert.equal(usage.completion_tokens, whole.usage.completion_tokens);
 });
 
+test("the stream helper puts choices together", async () => {
+  const stream = client.chat.completions.stream({
+    model: "tiny", messages: [{ role: "user", content: "What is 2 + 3?" }], max_tokens: 60, temperature: 0.9, seed: 7, n: 3,
+  });
+  const helped = await stream.finalChatCompletion();
+  const whole = await ask("What is 2 + 3?", { max_tokens: 60, temperature: 0.9, seed: 7, n: 3 });
+  assert.deepEqual(helped.choices.map((c) => c.message.content), whole.choices.map((c) => c.message.content));
+});
+
 test("completions", async () => {
   const whole = await client.completions.create({ model: "tiny-s", prompt: "The answer is", max_tokens: 5, temperature: 0 });
   assert.equal(whole.object, "text_completion");
