@@ -73,8 +73,8 @@ func loadCompiler(t *testing.T) *nvrtc.Compiler {
 	return c
 }
 
-// oneOfEach are programs of every kernel, one of its variants.
-func oneOfEach(t *testing.T, d Dims, arch string) []nvrtc.Program {
+// oneOfEach are programs of every kernel, one of its variants, and those variants.
+func oneOfEach(t *testing.T, d Dims, arch string) ([]nvrtc.Program, []Variant) {
 	t.Helper()
 	all, err := Programs(d, arch)
 	if err != nil {
@@ -85,20 +85,23 @@ func oneOfEach(t *testing.T, d Dims, arch string) []nvrtc.Program {
 		t.Fatal(err)
 	}
 	var out []nvrtc.Program
+	var of []Variant
+	variants := append(Variants(d), RouterVariants()...)
 	seen := map[string]bool{}
-	for _, p := range append(all, nets...) {
+	for i, p := range append(all, nets...) {
 		if !seen[p.Name] {
 			seen[p.Name] = true
-			out = append(out, p)
+			out, of = append(out, p), append(of, variants[i])
 		}
 	}
-	return out
+	return out, of
 }
 
 // Without TIMELINE the code is what it would be without timers in the source, to the last bit.
 func TestNoTimelineIsFree(t *testing.T) {
 	c := loadCompiler(t)
-	for _, p := range oneOfEach(t, shapes["tiny-s"], "sm_90a") {
+	programs, _ := oneOfEach(t, shapes["tiny-s"], "sm_90a")
+	for _, p := range programs {
 		if name := p.Name; name != "rmsnorm.cu" && name != "gemv.cu" && name != "publish.cu" {
 			continue // short ones, for time
 		}
@@ -119,8 +122,9 @@ func TestNoTimelineIsFree(t *testing.T) {
 	}
 }
 
-// TestTimelineNoSpills compiles every kernel with its timer. Attention may spill a little: it has all its registers in use.
-func TestTimelineNoSpills(t *testing.T) {
+// TestTimelineRegisters compiles every kernel with its timer. As many blocks fit a multiprocessor as without; the timer's own words may
+// be spilled.
+func TestTimelineRegisters(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles for some seconds")
 	}
@@ -128,7 +132,7 @@ func TestTimelineNoSpills(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	programs := oneOfEach(t, shapes["qwen3-32b"], "sm_90a")
+	programs, variants := oneOfEach(t, shapes["qwen3-32b"], "sm_90a")
 	NewTimeline(nil, nil).stamp(programs)
 	start := time.Now()
 	binaries, _, err := b.Build(t.Context(), programs)
@@ -139,8 +143,8 @@ func TestTimelineNoSpills(t *testing.T) {
 	for i, p := range programs {
 		for _, u := range binaries[i].Usage() {
 			t.Logf("%s: %d registers, %d stack, %d + %d spilled", u.Kernel, u.Registers, u.StackBytes, u.SpillStoreBytes, u.SpillLoadBytes)
-			if u.SpillLoadBytes+u.SpillStoreBytes > 0 && u.Kernel != "attn" {
-				t.Errorf("%s: a timer makes it spill %d + %d bytes", p.Name, u.SpillStoreBytes, u.SpillLoadBytes)
+			if u.SpillStoreBytes > 32 || u.Registers > variants[i].MaxRegisters {
+				t.Errorf("%s: with a timer %d registers (limit %d), %d bytes spilled", p.Name, u.Registers, variants[i].MaxRegisters, u.SpillStoreBytes)
 			}
 		}
 	}

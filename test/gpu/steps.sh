@@ -102,6 +102,7 @@ run_gap() {
 # steps without stamps come first, to see what those cost; one trace has the blocks of each multiprocessor.
 run_timeline() {
   local model args
+  try 90 "$work/bin/cudaexec.test" -test.run 'TestTimeline$' -test.v
   while read -r model args; do
     # shellcheck disable=SC2086 # words
     steps "$model" --no-phases ${args% --timeline-blocks}

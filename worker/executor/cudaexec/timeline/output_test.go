@@ -100,13 +100,35 @@ func TestTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "blocks.json", b.Bytes())
-	var read struct{ TraceEvents []event }
-	if err := json.Unmarshal(b.Bytes(), &read); err != nil {
+	if blocks := nested(t, b.Bytes()); blocks != 2*7 {
+		t.Errorf("%d blocks, want 14", blocks)
+	}
+	// The second launch of an operation is there before the first one has ended.
+	s, err := Cut([]Launch{product(0, 1), product(1, 1)}, []Module{{}, whole(stamp(0, 1, 0, 0, 4, 20), stamp(0, 1, 0, 10, 32, 40))})
+	if err != nil {
 		t.Fatal(err)
 	}
-	// What lasts on one row does not overlap: a viewer would nest it.
+	b.Reset()
+	if err := WriteTrace(&b, []Named{{"overlap", s}}, 9); err != nil || nested(t, b.Bytes()) != 2 {
+		t.Errorf("%v: %s", err, b.Bytes())
+	}
+	b.Reset()
+	if err := WriteTrace(&b, nil, 7); err != nil || nested(t, b.Bytes()) != 0 {
+		t.Errorf("no steps: %v, %s", err, b.Bytes())
+	}
+	if err := WriteTrace(refuses{}, steps, 7); !errors.Is(err, errRefused) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// nested reads a trace and checks that nothing on one row overlaps, which a viewer would not show. It returns the number of blocks.
+func nested(t *testing.T, text []byte) (blocks int) {
+	t.Helper()
+	var read struct{ TraceEvents []event }
+	if err := json.Unmarshal(text, &read); err != nil {
+		t.Fatal(err)
+	}
 	until := map[[2]int]float64{}
-	blocks := 0
 	for _, e := range read.TraceEvents {
 		if e.Phase != "X" {
 			continue
@@ -116,20 +138,9 @@ func TestTrace(t *testing.T) {
 			t.Errorf("%s at %v begins before the one before it on row %v ends, at %v", e.Name, e.At, row, until[row])
 		}
 		until[row] = e.At + *e.Duration
-		if e.Process%2 == 1 {
-			blocks++
-		}
+		blocks += e.Process % 2
 	}
-	if blocks != 2*7 {
-		t.Errorf("%d blocks, want 14", blocks)
-	}
-	b.Reset()
-	if err := WriteTrace(&b, nil, 7); err != nil || json.Unmarshal(b.Bytes(), &read) != nil {
-		t.Errorf("no steps: %v, %s", err, b.Bytes())
-	}
-	if err := WriteTrace(refuses{}, steps, 7); !errors.Is(err, errRefused) {
-		t.Errorf("error %v", err)
-	}
+	return blocks
 }
 
 var errRefused = errors.New("refused")

@@ -87,6 +87,7 @@ func (t *trace) slice(name string, process, thread int, from, to time.Duration, 
 func (t *trace) step(process int, s Named) {
 	t.name("process_name", process, 0, s.Name)
 	rows := map[string]int{}
+	until := map[int]time.Duration{} // what is on a row may not overlap
 	for i := range s.Spans {
 		sp := &s.Spans[i]
 		name := sp.name()
@@ -103,9 +104,10 @@ func (t *trace) step(process int, s Named) {
 		if sp.Module != Library {
 			args["kernel"], args["blocks"], args["sms"] = sp.Kernel, sp.Blocks, sp.SMs
 		}
-		if sp.Waited() > 0 {
-			t.slice("waits", process, row, sp.Began, sp.Ready, nil)
+		if from := max(sp.Began, until[row]); from < sp.Ready {
+			t.slice("waits", process, row, from, sp.Ready, nil)
 		}
+		until[row] = sp.Ended
 		t.slice(name, process, row, sp.Ready, sp.Ended, args)
 	}
 }
