@@ -71,9 +71,11 @@ func (g *Gateway) detokenize(c echo.Context) error {
 	if bad := r.Check(openai.Limits{MaxContext: d.MaxContext, Vocab: d.Vocab}); bad != nil {
 		return bad
 	}
-	tokens, err := g.recite(c, d, generate.Request{PromptIDs: r.IDs})
-	if err != nil {
-		return err
+	var tokens []generate.TokenEvent
+	if len(r.IDs) > 0 {
+		if tokens, err = g.recite(c, d, generate.Request{PromptIDs: r.IDs}); err != nil {
+			return err
+		}
 	}
 	return c.JSONBlob(http.StatusOK, openai.AppendText(nil, textOf(tokens)))
 }

@@ -22,6 +22,7 @@ func TestTokenize(t *testing.T) {
 		{"chat", pathTokenize + "/", `{"messages":[{"role":"developer","content":"x"}]}`, `{"count":3,"max_model_len":512,"tokens":[1,7,8],"token_strs":null}`},
 		{"empty", pathTokenize, `{"prompt":""}`, `{"count":0,"max_model_len":512,"tokens":[],"token_strs":null}`},
 		{"text of ids", pathDetokenize, `{"model":"tiny","tokens":[1,7,8]}`, `{"prompt":"<s>a b"}`},
+		{"text of none", pathDetokenize, `{"tokens":[]}`, `{"prompt":""}`},
 	} {
 		if resp, body := f.post(tc.path, tc.body); resp.StatusCode != http.StatusOK || body != tc.want {
 			t.Errorf("%s: %d %s\nwant %s", tc.name, resp.StatusCode, body, tc.want)

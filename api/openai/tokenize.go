@@ -69,13 +69,20 @@ func ParseDetokenize(body []byte) (*DetokenizeRequest, *Error) {
 		o.fail(missing("tokens"))
 	case kind(raw) != '[':
 		o.fail(wrongType("tokens", "an array of token ids"))
-	default:
+	case !emptyArray(raw):
 		r.IDs = o.ids(raw, "tokens", "tokens")
 	}
 	if o.err != nil {
 		return nil, o.err
 	}
 	return r, nil
+}
+
+// emptyArray reports whether an array has no elements.
+func emptyArray(raw []byte) bool {
+	empty := true
+	elements(raw, func(int, []byte) bool { empty = false; return false })
+	return empty
 }
 
 // Check reports an id that the deployment does not have, or too many of them.

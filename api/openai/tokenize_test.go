@@ -35,6 +35,9 @@ func TestParseDetokenize(t *testing.T) {
 	if err != nil || r.Model != "m" || len(r.IDs) != 2 || r.Check(Limits{MaxContext: 2, Vocab: 3}) != nil {
 		t.Errorf("%+v %v", r, err)
 	}
+	if empty, err := ParseDetokenize([]byte(`{"tokens":[ ]}`)); err != nil || len(empty.IDs) != 0 {
+		t.Errorf("no ids: %v", err)
+	}
 	if err := r.Check(Limits{MaxContext: 2, Vocab: 2}); err == nil || err.Param != "tokens" || err.Code != CodeInvalidValue {
 		t.Errorf("an id of no model: %v", err)
 	}
@@ -44,7 +47,7 @@ func TestParseDetokenize(t *testing.T) {
 	for _, tc := range []struct{ name, body, code string }{
 		{"B41 negative", `{"tokens":[-1]}`, CodeInvalidValue},
 		{"text", `{"tokens":"a"}`, CodeInvalidType},
-		{"empty", `{"tokens":[]}`, CodeInvalidValue},
+		{"fraction", `{"tokens":[1.5]}`, CodeInvalidValue},
 		{"absent", `{"model":"m"}`, CodeMissing},
 	} {
 		if _, err := ParseDetokenize([]byte(tc.body)); err == nil || err.Param != "tokens" || err.Code != tc.code {
