@@ -57,7 +57,9 @@ func TestLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if _, err := f.Propose(t.Context(), again); !errors.Is(err, state.ErrNotFound) {
+		var err error
+		c.Poll("an answer", func() bool { _, err = f.Propose(t.Context(), again); return !errors.Is(err, control.ErrNoLeader) })
+		if !errors.Is(err, state.ErrNotFound) {
 			t.Errorf("error %v, want ErrNotFound", err)
 		}
 	}
