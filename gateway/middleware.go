@@ -108,6 +108,9 @@ func (g *Gateway) record(next echo.HandlerFunc) echo.HandlerFunc {
 				deployment = o.call.d.Name
 			}
 			g.cfg.Session.Metrics.Ended(deployment, o.cause)
+			if o.call != nil {
+				g.cfg.Session.Metrics.Answered(deployment, o.cause, o.call.usage().Prompt, time.Since(o.call.arrived).Seconds())
+			}
 		}
 		g.logEnd(c, o, route, time.Since(start))
 		return nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/api/openai"
 	"github.com/tokenrouter/tokenrouter/gateway/session"
+	"github.com/tokenrouter/tokenrouter/internal/vllmnames"
 )
 
 // Paths that answer without a key.
@@ -58,6 +59,7 @@ func (g *Gateway) routes() http.Handler {
 	e.Match(reads, pathModels+"/*", g.getModel) // a name may hold slashes
 	if g.cfg.ServeMetrics && g.cfg.Metrics != nil {
 		e.Match(reads, "/metrics", echo.WrapHandler(promhttp.HandlerFor(g.cfg.Metrics, promhttp.HandlerOpts{})))
+		e.Match(reads, vllmnames.Path, echo.WrapHandler(vllmnames.Handler(g.cfg.Metrics)))
 	}
 	g.paths = make(map[string]bool)
 	for _, r := range e.Routes() {

@@ -45,7 +45,7 @@ func (s *streamer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case r.URL.Path == "/readyz":
 		return
-	case r.URL.Path == "/metrics":
+	case strings.HasPrefix(r.URL.Path, "/metrics"):
 		fmt.Fprintln(w, "not for clients")
 		return
 	}
@@ -249,8 +249,10 @@ func TestStreamsThroughNginx(t *testing.T) {
 	for range 4 {
 		p.stream()
 	}
-	if status := p.status("/metrics"); status != http.StatusNotFound {
-		t.Errorf("/metrics is %d", status)
+	for _, path := range []string{"/metrics", "/metrics/vllm"} {
+		if status := p.status(path); status != http.StatusNotFound {
+			t.Errorf("%s is %d", path, status)
+		}
 	}
 }
 
@@ -265,7 +267,9 @@ func TestStreamsThroughHAProxy(t *testing.T) {
 	for range 4 {
 		p.stream()
 	}
-	if status := p.status("/metrics"); status != http.StatusNotFound {
-		t.Errorf("/metrics is %d", status)
+	for _, path := range []string{"/metrics", "/metrics/vllm"} {
+		if status := p.status(path); status != http.StatusNotFound {
+			t.Errorf("%s is %d", path, status)
+		}
 	}
 }

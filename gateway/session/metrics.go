@@ -21,12 +21,14 @@ type Metrics struct {
 	firstToken *prometheus.HistogramVec // deployment; seconds
 	interToken *prometheus.HistogramVec // deployment; seconds
 	ended      *prometheus.CounterVec   // deployment, cause
+	prompt     *prometheus.CounterVec   // deployment; tokens
+	duration   *prometheus.HistogramVec // deployment; seconds
 }
 
 // NewMetrics builds the metrics under trctl_<subsystem>_ and registers them.
 func NewMetrics(r *prometheus.Registry, subsystem string) (*Metrics, error) {
 	m := newMetrics(subsystem)
-	for _, c := range []prometheus.Collector{m.moves, m.stale, m.conflicts, m.tokens, m.firstToken, m.interToken, m.ended} {
+	for _, c := range []prometheus.Collector{m.moves, m.stale, m.conflicts, m.tokens, m.firstToken, m.interToken, m.ended, m.prompt, m.duration} {
 		if err := r.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
 		}
@@ -53,6 +55,8 @@ func newMetrics(subsystem string) *Metrics {
 		firstToken: seconds("time_to_first_token_seconds", "From the request's arrival to its first committed token.", 0.001),
 		interToken: seconds("inter_token_latency_seconds", "Between committed tokens of one answer.", 0.0001),
 		ended:      prometheus.NewCounterVec(opts("ended_total", "Requests for answers that ended, by cause."), []string{"deployment", "cause"}),
+		prompt:     prometheus.NewCounterVec(opts("prompt_tokens_total", "Tokens of the prompts of answers that have begun."), []string{"deployment"}),
+		duration:   seconds("request_duration_seconds", "From the request's arrival to the end of its answer, of answers that were completed.", 0.001),
 	}
 }
 
@@ -88,6 +92,18 @@ func (s *Series) Between(seconds float64) { s.interToken.Observe(seconds) }
 // for a request that named none that exists.
 func (m *Metrics) Ended(deployment string, c Cause) {
 	m.ended.WithLabelValues(deployment, string(c)).Inc()
+}
+
+// Answered observes a request whose answer has begun, by its prompts' tokens, and by its
+// duration in seconds if the answer was completed.
+func (m *Metrics) Answered(deployment string, c Cause, prompt int, seconds float64) {
+	if prompt > 0 {
+		m.prompt.WithLabelValues(deployment).Add(float64(prompt))
+	}
+	switch c {
+	case CauseDone, CauseStop, CauseLength:
+		m.duration.WithLabelValues(deployment).Observe(seconds)
+	}
 }
 
 // Cause is why a request ended: one word for logs and metrics.

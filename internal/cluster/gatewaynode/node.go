@@ -21,6 +21,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/internal/alpn"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/link"
 	"github.com/tokenrouter/tokenrouter/internal/plainhttp"
+	"github.com/tokenrouter/tokenrouter/internal/vllmnames"
 )
 
 // Node is a gateway's process: built by New, run by Run.
@@ -312,6 +313,7 @@ func (n *Node) serveMetrics(ctx context.Context) error {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{}))
+	mux.Handle("GET "+vllmnames.Path, vllmnames.Handler(n.registry))
 	if err := plainhttp.Serve(ctx, n.metrics, mux); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("metrics: %w", err)
 	}

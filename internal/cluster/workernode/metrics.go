@@ -10,6 +10,7 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/internal/plainhttp"
+	"github.com/tokenrouter/tokenrouter/internal/vllmnames"
 )
 
 // unready is why the node does not serve all that is placed on it, as the state has it,
@@ -45,6 +46,7 @@ func (n *Node) unready() string {
 func (n *Node) probes() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{}))
+	mux.Handle("GET "+vllmnames.Path, vllmnames.Handler(n.registry))
 	health := func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, "ok", "") }
 	mux.HandleFunc("GET /healthz", health)
 	mux.HandleFunc("GET /health", health)
