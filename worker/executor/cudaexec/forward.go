@@ -246,6 +246,10 @@ func (q *queue) gate(i int, w tensor.View) {
 		if q.has(partProducts) {
 			q.op(name, i, e.launch.TileGate(e.stream, &p, q.tokens, slimForm(int(p.N), int(p.K))))
 		}
+	case useStreamk:
+		if q.has(partProducts) {
+			q.op(name, i, e.launch.StreamkGate(e.stream, e.cutting(p), q.tokens))
+		}
 	default:
 		q.matmul(name, i, e.b.gateUp, e.b.h, w, q.tokens)
 		if q.has(partRest) {
@@ -355,6 +359,11 @@ func (e *Executor) operands(out, x, w tensor.View, count driver.Ptr) kernels.Mat
 	}
 }
 
+// cutting adds to a product what streamk works in.
+func (e *Executor) cutting(m kernels.MatmulParams) *kernels.StreamkParams {
+	return &kernels.StreamkParams{Product: m, Parts: ptr(e.b.workspace), Arrived: ptr(e.b.cut)}
+}
+
 // matmul enqueues out[:n] = x[:n] · wᵀ for the tokens of the step.
 func (q *queue) matmul(name string, layer int, out, x, w tensor.View, n int) {
 	q.product(name, layer, partProducts, out, x, w, n, kernels.HeadTokens)
@@ -379,6 +388,8 @@ func (q *queue) product(name string, layer int, p part, out, x, w tensor.View, n
 		err = e.launch.Band(e.stream, &m, n)
 	case useSlim:
 		err = e.launch.Slim(e.stream, &m, n, slimForm(int(m.N), int(m.K)))
+	case useStreamk:
+		err = e.launch.Streamk(e.stream, e.cutting(m), n)
 	case useLibrary:
 		if err = q.library(out, x, w, n); errors.Is(err, cublaslt.ErrUnsupported) {
 			err = e.launch.Tile(e.stream, &m, n, slimForm(int(m.N), int(m.K)))
