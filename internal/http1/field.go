@@ -62,7 +62,7 @@ func (s *scanner) endName() Reason {
 	if s.trailer {
 		return Trailer
 	}
-	if s.seen&s.field != 0 {
+	if s.seen&s.field != 0 && s.field != fieldAuthorization { // of keys the API says itself that there are two
 		return Repeated
 	}
 	s.seen |= s.field

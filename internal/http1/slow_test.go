@@ -71,7 +71,7 @@ func slowRequest(in string, at int) (r request, end int, v verdict) {
 		return r, at, v
 	}
 	for _, name := range []string{"host", "authorization", "content-length", "transfer-encoding", "content-type", "origin"} {
-		if len(fields[name]) > 1 {
+		if len(fields[name]) > 1 && name != "authorization" {
 			return r, at, refused
 		}
 	}
@@ -82,7 +82,7 @@ func slowRequest(in string, at int) (r request, end int, v verdict) {
 		len(encoding) == 1 && (old || len(length) > 0 || !strings.EqualFold(encoding[0], "chunked")):
 		return r, at, refused
 	}
-	r.host, r.auth = strings.Join(host, ""), strings.Join(fields["authorization"], "")
+	r.host, r.auth = strings.Join(host, ""), strings.Join(fields["authorization"], "|")
 	if len(encoding) == 1 {
 		r.body, end, v = slowChunks(in, at)
 		return r, end, v
