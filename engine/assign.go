@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/policies"
 	"github.com/tokenrouter/tokenrouter/worker/subservice"
 )
@@ -136,7 +137,11 @@ func (e *Engine) partOf(r *replica, a *Assignment) (p part, faults []error) {
 			d, err = e.meanwhile(r, g, d)
 		}
 		if err != nil {
-			faults = append(faults, err)
+			left := (*leftOut)(nil)
+			if !errors.As(err, &left) {
+				left = &leftOut{cluster.LeftOut{Deployment: g.Name}, err}
+			}
+			faults = append(faults, left)
 			if d.Policy == nil {
 				continue
 			}

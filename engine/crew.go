@@ -106,9 +106,9 @@ func (e *Engine) align(a *Assignment, draining bool) (begin []*replica, lost err
 			continue
 		}
 		p, faults := e.partOf(r, a)
-		err := errors.Join(append(faults, r.take(p)...)...)
+		faults = append(faults, r.take(p)...)
 		if !r.renewing.Load() {
-			r.complain(e, err)
+			r.complain(e, faults)
 		}
 	}
 	return begin, lost

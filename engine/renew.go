@@ -88,8 +88,10 @@ func (e *Engine) renew(a *Assignment) {
 // deployment wants: what it had before. Where it had nothing the error says that it waits,
 // and where waiting is no use, why.
 func (e *Engine) meanwhile(r *replica, g *Routing, d subservice.Deployment) (subservice.Deployment, error) {
-	if _, err := e.missing(r, g); err != nil && !r.renewing.Load() {
-		return subservice.Deployment{}, fmt.Errorf("deployment %s: policy %s: %w", g.Name, g.Policy.Name, err)
+	if net, err := e.missing(r, g); err != nil && !r.renewing.Load() {
+		return subservice.Deployment{}, &leftOut{
+			cluster.LeftOut{Deployment: g.Name, Router: net}, fmt.Errorf("deployment %s: policy %s: %w", g.Name, g.Policy.Name, err),
+		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

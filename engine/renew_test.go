@@ -72,7 +72,8 @@ func TestRouterOfALaterPolicy(t *testing.T) {
 		c.assign()
 		for _, name := range []string{"s-a", "s-b"} {
 			c.awaitReport(name, says, func(r *cluster.ReplicaReport) bool {
-				return r.Phase == cluster.Ready && strings.Contains(r.Reason, "deployment tiny: policy r2r: ") && strings.Contains(r.Reason, says)
+				return r.Phase == cluster.Ready && strings.Contains(r.Reason, "deployment tiny: policy r2r: ") && strings.Contains(r.Reason, says) &&
+					slices.Equal(r.Facts.LeftOut, []cluster.LeftOut{{Deployment: "tiny", Router: file}})
 			})
 		}
 	}
@@ -80,7 +81,7 @@ func TestRouterOfALaterPolicy(t *testing.T) {
 	c.groups[0].Policy = Policy{Name: "r-stitch", Threshold: TrioThreshold("r-stitch")}
 	c.assign()
 	for _, name := range []string{"s-a", "s-b"} {
-		c.awaitReport(name, "no complaint", func(r *cluster.ReplicaReport) bool { return r.Reason == "" })
+		c.awaitReport(name, "no complaint", func(r *cluster.ReplicaReport) bool { return r.Reason == "" && r.Facts.LeftOut == nil })
 	}
 	c.holds["s-b"] = true
 	renewed := func(r *cluster.ReplicaReport) bool {

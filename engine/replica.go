@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,6 +42,8 @@ type replica struct {
 	// phase and why are how far it is; mu guards them.
 	phase cluster.Phase
 	why   string
+	// left are the deployments that it serves without. The list is never changed.
+	left []cluster.LeftOut
 	// current is the sub-service of the present run, nil between runs.
 	current atomic.Pointer[subservice.Subservice]
 	// started is closed when the first run serves.
@@ -115,7 +118,7 @@ func (r *replica) take(p part) (faults []error) {
 func (l *live) fitting(list []subservice.Deployment) (fit []subservice.Deployment, faults []error) {
 	for i := range list {
 		if err := l.sub.Check(&list[i]); err != nil {
-			faults = append(faults, err)
+			faults = append(faults, &leftOut{cluster.LeftOut{Deployment: list[i].Name}, err})
 			continue
 		}
 		fit = append(fit, list[i])
@@ -123,12 +126,13 @@ func (l *live) fitting(list []subservice.Deployment) (fit []subservice.Deploymen
 	return fit, faults
 }
 
-// setPhase notes how far the replica is, and why it is no further. It reports a change.
-func (r *replica) setPhase(p cluster.Phase, why string) bool {
+// setPhase notes how far the replica is, why it is no further, and which deployments it
+// leaves out. It reports a change.
+func (r *replica) setPhase(p cluster.Phase, why string, left ...cluster.LeftOut) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	changed := r.phase != p || r.why != why
-	r.phase, r.why = p, why
+	changed := r.phase != p || r.why != why || !slices.Equal(r.left, left)
+	r.phase, r.why, r.left = p, why, left
 	return changed
 }
 
@@ -138,13 +142,39 @@ func (r *replica) phaseNow() (cluster.Phase, string) {
 	return r.phase, r.why
 }
 
+// leftOut is why a replica serves without a deployment.
+type leftOut struct {
+	cluster.LeftOut
+	err error
+}
+
+func (l *leftOut) Error() string { return l.err.Error() }
+func (l *leftOut) Unwrap() error { return l.err }
+
+// allLeftOut lists the deployments that faults are of, as cluster.Facts has them.
+func allLeftOut(faults []error) (list []cluster.LeftOut) {
+	for _, fault := range faults {
+		if l := (*leftOut)(nil); errors.As(fault, &l) {
+			entry := l.LeftOut
+			if len(entry.Router) > cluster.MaxListedName {
+				entry.Router = ""
+			}
+			list = append(list, entry)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b cluster.LeftOut) int { return strings.Compare(a.Deployment, b.Deployment) })
+	list = slices.CompactFunc(list, func(a, b cluster.LeftOut) bool { return a.Deployment == b.Deployment })
+	return list[:min(len(list), cluster.MaxLeftOut)]
+}
+
 // complain tells of something that keeps a running replica from a part of its work; nil
 // that nothing does any more.
-func (r *replica) complain(e *Engine, err error) {
+func (r *replica) complain(e *Engine, faults []error) {
 	phase, _ := r.phaseNow()
+	err := errors.Join(faults...)
 	switch {
 	case err != nil:
-		if r.setPhase(phase, reason(err)) {
+		if r.setPhase(phase, reason(err), allLeftOut(faults)...) {
 			e.log.Warn("a deployment is left out", "replica", r.name, "err", err)
 			e.notify()
 		}

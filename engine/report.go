@@ -57,7 +57,9 @@ func (e *Engine) report(r *replica) cluster.ReplicaReport {
 		out.Facts.Template = hex.EncodeToString(sum[:])
 	}
 	out.Facts.Policies, out.Facts.Routers = r.offers, r.routers
-	out.Phase, out.Reason = r.phaseNow()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out.Phase, out.Reason, out.Facts.LeftOut = r.phase, r.why, r.left
 	return out
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -15,6 +16,8 @@ const (
 	// MaxAdded bounds Words.Added, MaxAddedBytes their texts together, in bytes.
 	MaxAdded      = 1024
 	MaxAddedBytes = 64 << 10
+	// MaxLeftOut bounds LeftOut.
+	MaxLeftOut = 256
 )
 
 // Words tell a vocabulary apart from others in what a special map may bridge.
@@ -37,7 +40,23 @@ type AddedToken struct {
 
 // LeavesOut says that the replica serves without a deployment, for what Reason tells.
 func (r *Replica) LeavesOut(deployment string) bool {
-	return r.Phase == Ready && strings.Contains(r.Reason, "deployment "+deployment+":")
+	if r.Phase != Ready {
+		return false
+	}
+	if r.Facts.LeftOut == nil {
+		// A build before version 3, or one among control nodes of such, has the reason alone.
+		return strings.Contains(r.Reason, "deployment "+deployment+":")
+	}
+	return slices.ContainsFunc(r.Facts.LeftOut, func(l LeftOut) bool { return l.Deployment == deployment })
+}
+
+// CannotRoute says that the replica serves without a deployment because it cannot have a
+// router network.
+func (r *Replica) CannotRoute(deployment, router string) bool {
+	if r.Facts.LeftOut == nil {
+		return r.LeavesOut(deployment) && strings.Contains(r.Reason, strconv.Quote(router)) // as in LeavesOut
+	}
+	return r.Phase == Ready && slices.Contains(r.Facts.LeftOut, LeftOut{deployment, router})
 }
 
 // Check says what is out of bounds. Errors wrap ErrCommand.
@@ -50,6 +69,15 @@ func (f *Facts) Check() error {
 			if len(name) > MaxListedName {
 				return fmt.Errorf("%w: facts: %s: a name of %d bytes, at most %d are allowed", ErrCommand, what, len(name), MaxListedName)
 			}
+		}
+	}
+	if len(f.LeftOut) > MaxLeftOut {
+		return fmt.Errorf("%w: facts: %d deployments left out, at most %d are allowed", ErrCommand, len(f.LeftOut), MaxLeftOut)
+	}
+	for _, l := range f.LeftOut {
+		if len(l.Deployment) > MaxID || len(l.Router) > MaxListedName {
+			return fmt.Errorf("%w: facts: a deployment left out: a name of %d bytes and a router of %d, at most %d and %d are allowed",
+				ErrCommand, len(l.Deployment), len(l.Router), MaxID, MaxListedName)
 		}
 	}
 	return f.Words.Check()

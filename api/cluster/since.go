@@ -6,8 +6,14 @@ import "encoding/json"
 // Facts.Words, and with the special maps of deployments.
 const sinceChoice = 2
 
+// sinceLeftOut is the version that came with Facts.LeftOut.
+const sinceLeftOut = 3
+
 // Since implements Later.
 func (f Facts) Since() int {
+	if f.LeftOut != nil {
+		return sinceLeftOut
+	}
 	if f.Policies != nil || f.Routers != nil || f.Words != nil {
 		return sinceChoice
 	}
@@ -16,6 +22,9 @@ func (f Facts) Since() int {
 
 // Before are the facts without what came with a version that not all control nodes speak.
 func (f Facts) Before(spoken int) Facts {
+	if spoken < sinceLeftOut {
+		f.LeftOut = nil
+	}
 	if spoken < sinceChoice {
 		f.Policies, f.Routers, f.Words = nil, nil, nil
 	}

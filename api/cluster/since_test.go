@@ -6,13 +6,20 @@ import (
 	"time"
 )
 
-// Commands that say what came with version 2 have that version, and no others.
+// Commands that say what came with a later version have that version, and no others.
 func TestSinceChoice(t *testing.T) {
 	facts := Facts{Fingerprint: "f", Policies: []string{"me"}, Routers: []string{"r"}, Words: &Words{Plain: "p"}}
 	if old := facts.Before(sinceChoice - 1); old.Since() != 1 || old.Fingerprint != "f" {
 		t.Errorf("before: %+v", old)
 	}
 	if same := facts.Before(sinceChoice); same.Since() != sinceChoice {
+		t.Errorf("with the version: %+v", same)
+	}
+	left := Facts{Policies: []string{"me"}, LeftOut: []LeftOut{{Deployment: "d"}}}
+	if old := left.Before(sinceLeftOut - 1); old.Since() != sinceChoice || old.LeftOut != nil {
+		t.Errorf("before: %+v", old)
+	}
+	if same := left.Before(sinceLeftOut); same.Since() != sinceLeftOut {
 		t.Errorf("with the version: %+v", same)
 	}
 	mapped := json.RawMessage(`{"special_map":{}}`)
@@ -25,6 +32,7 @@ func TestSinceChoice(t *testing.T) {
 		"report of policies":      {KindReport, Report{Replicas: []ReplicaReport{{ID: "a"}, {ID: "b", Facts: Facts{Policies: []string{"me"}}}}}, sinceChoice},
 		"report of routers":       {KindReport, Report{Replicas: []ReplicaReport{{ID: "b", Facts: Facts{Routers: []string{"me"}}}}}, sinceChoice},
 		"report of words":         {KindReport, Report{Replicas: []ReplicaReport{{ID: "b", Facts: Facts{Words: &Words{}}}}}, sinceChoice},
+		"report of what is out":   {KindReport, Report{Replicas: []ReplicaReport{{ID: "b", Facts: left}}}, sinceLeftOut},
 		"deployment":              {KindPutDeployment, Deployment{Settings: json.RawMessage(`{"allow_policy_override":true}`)}, 1},
 		"deployment with a map":   {KindPutDeployment, Deployment{Settings: mapped}, sinceChoice},
 		"placement":               {KindPlace, Place{Put: []Replica{{ID: "a"}}}, 1},

@@ -157,6 +157,16 @@ type Facts struct {
 	Routers []string `json:"routers,omitempty"`
 	// Words are of its vocabulary, if some deployment has a special map for it.
 	Words *Words `json:"words,omitempty"`
+	// LeftOut are deployments that it serves without, by name and without doubles; at most
+	// MaxLeftOut are told of. Replica.Reason says why.
+	LeftOut []LeftOut `json:"left_out,omitempty"`
+}
+
+// LeftOut is a deployment that a replica serves without.
+type LeftOut struct {
+	Deployment string `json:"deployment"`
+	// Router is the router network that it cannot have, if that is why.
+	Router string `json:"router,omitempty"`
 }
 
 // Fallback says what becomes of a request whose collaborator has no replica left.

@@ -9,9 +9,10 @@ import (
 // The versions that this build speaks. What came with which:
 //
 //	cluster   2  what requests may choose of a model (Facts), special maps
+//	cluster   3  which deployments a replica leaves out (Facts)
 //	generate  2  the first that is told from another
 const (
-	ClusterOldest, ClusterNewest   = 1, 2 + raised
+	ClusterOldest, ClusterNewest   = 1, 3 + raised
 	HandoffOldest, HandoffNewest   = 1, 1 + raised
 	GenerateOldest, GenerateNewest = 2, 2 + raised
 )

@@ -50,7 +50,7 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(env *testscript.Env) error {
-			env.Setenv("GORACE", "atexit_sleep_ms=0") // else every process of a race build ends a second late
+			env.Setenv("GORACE", "atexit_sleep_ms=0")                          // else every process of a race build ends a second late
 			env.Setenv("TRCTL_DATA_HOME", filepath.Join(env.WorkDir, ".data")) // what else the scripts see is below their HOME and TMPDIR
 			env.Setenv("FAKE", server.URL)
 			env.Setenv("REPO", root+"/../..")

@@ -363,8 +363,9 @@ func TestEntriesOf(t *testing.T) {
 	t.Parallel()
 	s := withReplicas(t, map[string]cluster.Facts{"s-1": {MaxContext: 9}, "s-2": {MaxContext: 9}, "l-1": {MaxContext: 9}})
 	d := cluster.Deployment{Name: "d", Models: []string{"s", "l"}, Policy: "r-stitch"}
-	left := func(id, reason string) {
+	left := func(id, reason string, out ...cluster.LeftOut) {
 		r, _ := s.Replica(id)
+		r.Facts.LeftOut = out
 		c, err := cluster.NewCommand(cluster.KindReport, "", time.Now(), cluster.Report{Node: "w", Replicas: []cluster.ReplicaReport{{
 			ID: id, Generation: r.Generation, Phase: cluster.Ready, Reason: reason, Facts: r.Facts,
 		}}})
@@ -375,15 +376,22 @@ func TestEntriesOf(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, step := range []struct{ id, reason, want string }{
-		{"s-1", "", "s-1 s-2"},
-		{"s-1", "deployment other: no such router network", "s-1 s-2"},
-		{"s-1", "deployment d: no such router network", "s-2"},
-		{"l-1", "deployment d: no such token", "s-2"},
-		{"s-2", "deployment d: no such router network", "s-1 s-2"},
-		{"s-1", "", "s-1"},
+	cut := strings.Repeat("deployment other: no such router network\n", 12) // by which the text of d is gone
+	for _, step := range []struct{ id, reason, want, out string }{
+		{"s-1", cut, "s-2", "d"},
+		{"s-1", "deployment d: no such router network", "s-1 s-2", "other"}, // the field counts, not the text
+		{"s-1", "", "s-1 s-2", ""},
+		{"s-1", "deployment other: no such router network", "s-1 s-2", ""},
+		{"s-1", "deployment d: no such router network", "s-2", ""},
+		{"l-1", "deployment d: no such token", "s-2", ""},
+		{"s-2", "deployment d: no such router network", "s-1 s-2", ""},
+		{"s-1", "", "s-1", ""},
 	} {
-		left(step.id, step.reason)
+		if step.out == "" {
+			left(step.id, step.reason) // as builds before version 3 tell
+		} else {
+			left(step.id, step.reason, cluster.LeftOut{Deployment: step.out})
+		}
 		var got []string
 		for _, r := range entriesOf(s, &d) {
 			got = append(got, r.ID)

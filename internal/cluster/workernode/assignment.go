@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/control/state"
@@ -80,8 +78,7 @@ func waits(s *state.State, r *cluster.Replica, groups []engine.Routing) bool {
 			case other.Phase == cluster.Starting:
 				return true
 			case other.Phase == cluster.Ready && !slices.Contains(other.Facts.Routers, net):
-				// What keeps it from having the network names that.
-				if !other.LeavesOut(g.Name) || !strings.Contains(other.Reason, strconv.Quote(net)) {
+				if !other.CannotRoute(g.Name, net) {
 					return true
 				}
 			}

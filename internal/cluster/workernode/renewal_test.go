@@ -96,6 +96,8 @@ func TestTurnsOfReplicas(t *testing.T) {
 		"it cannot have it":         {cluster.ReplicaReport{Phase: cluster.Ready, Reason: `deployment d: policy r2r: no such file "n"`, Facts: cluster.Facts{Routers: lacks}}, nil, false},
 		"it lacked another":         {cluster.ReplicaReport{Phase: cluster.Ready, Reason: `deployment d: policy r2r: no such file "n2"`, Facts: cluster.Facts{Routers: lacks}}, nil, true},
 		"it lacks another":          {cluster.ReplicaReport{Phase: cluster.Ready, Reason: `deployment e: policy r2r: no such file "n"`, Facts: cluster.Facts{Routers: lacks}}, nil, true},
+		"it says that it cannot":    {cluster.ReplicaReport{Phase: cluster.Ready, Facts: cluster.Facts{Routers: lacks, LeftOut: []cluster.LeftOut{{Deployment: "d", Router: "n"}}}}, nil, false},
+		"it says another":           {cluster.ReplicaReport{Phase: cluster.Ready, Reason: `deployment d: policy r2r: no such file "n"`, Facts: cluster.Facts{Routers: lacks, LeftOut: []cluster.LeftOut{{Deployment: "d", Router: "n2"}}}}, nil, true},
 		"the replica has it itself": {cluster.ReplicaReport{Phase: cluster.Ready, Facts: cluster.Facts{Routers: lacks}}, has, false},
 	} {
 		c.before.Facts.Policies = []string{"me"}
