@@ -62,7 +62,7 @@ func TestSmuggling(t *testing.T) {
 		"behind an empty line":     "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n\r\n" + hidden,
 		"behind a second host":     "GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n" + hidden,
 		"behind a header's NUL":    "GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: \x00\r\n\r\n" + hidden,
-		"with a second key":        keyed("smuggled", "Authorization: Bearer other\r\n"),
+		"with a second key":        keyed("smuggled", "Authorization: Bearer other\r\nConnection: close\r\n"),
 		"as HTTP/1.0 with a chunk": "POST " + chatPath + " HTTP/1.0\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n" + hidden,
 	} {
 		for _, before := range []string{"", keyed("first", "")} {
