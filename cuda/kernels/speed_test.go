@@ -114,8 +114,16 @@ func (m *matmulBench) run(b *testing.B, kind string, n, k, tokens int) {
 // device's clock.
 func graphed(b *testing.B, r *rig, launches int, one func(i int) error) float64 {
 	b.Helper()
+	each := replayed(b, r, launches, b.Loop, one)
+	b.ReportMetric(each*1e6, "µs/op")
+	return each
+}
+
+// replayed is graphed while more is true.
+func replayed(tb testing.TB, r *rig, launches int, more func() bool, one func(i int) error) float64 {
+	tb.Helper()
 	r.ok(one(0)) // libraries load their kernels at the first call
-	r.Wait(b)
+	r.Wait(tb)
 	graph, err := r.Stream.Capture(driver.CaptureRelaxed, func() error {
 		for i := range launches {
 			if err := one(i); err != nil {
@@ -132,7 +140,7 @@ func graphed(b *testing.B, r *rig, launches int, one func(i int) error) float64 
 	}
 	r.ok(graph.Launch(r.Stream))
 	var times []time.Duration
-	for b.Loop() {
+	for more() {
 		r.ok(events[0].Record(r.Stream))
 		r.ok(graph.Launch(r.Stream))
 		r.ok(events[1].Record(r.Stream))
@@ -146,9 +154,7 @@ func graphed(b *testing.B, r *rig, launches int, one func(i int) error) float64 
 		r.ok(e.Close())
 	}
 	slices.Sort(times)
-	each := times[len(times)/2].Seconds() / float64(launches)
-	b.ReportMetric(each*1e6, "µs/op")
-	return each
+	return times[len(times)/2].Seconds() / float64(launches)
 }
 
 // BenchmarkAttention times decode at several batches, and a prefill chunk. Metric: bytes of keys and values a second.
