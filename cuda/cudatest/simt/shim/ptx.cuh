@@ -21,10 +21,11 @@ static inline void mma_bf16(float (&d)[4], unsigned a0, unsigned a1, unsigned a2
 	for (int x = 0; x < 4; x++) {
 		const int half = x / 2, col = 2 * c + x % 2;
 		float sum = d[x];
-		for (int k = 0; k < 16; k++) {
-			const MmaOperands a = simt::take<MmaOperands>(all, g * 4 + k % 8 / 2);
-			const MmaOperands b = simt::take<MmaOperands>(all, col * 4 + k % 8 / 2);
-			sum += half_of(a.a[half + k / 8 * 2], k % 2) * half_of(b.b[k / 8], k % 2);
+		for (int pair = 0; pair < 8; pair++) {
+			const unsigned a = ((const MmaOperands *)all[g * 4 + pair % 4])->a[half + pair / 4 * 2];
+			const unsigned b = ((const MmaOperands *)all[col * 4 + pair % 4])->b[pair / 4];
+			sum += half_of(a, 0) * half_of(b, 0);
+			sum += half_of(a, 1) * half_of(b, 1);
 		}
 		d[x] = sum;
 	}

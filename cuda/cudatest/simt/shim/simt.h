@@ -25,23 +25,27 @@ struct Dim {
 };
 
 struct Warp {
-	unsigned char slot[2][32][32]; // what each lane brought to an even and an odd meeting
+	__align__(16) unsigned char slot[2][32][32]; // what each lane brought to an even and an odd meeting
 	bool present[32];
+	unsigned live, missing; // lanes that have not returned, and those of them that the next meeting waits for
+	unsigned meetings;      // that have been
 };
 
+// A fiber can go on when *event is no longer what it saw there.
 struct Fiber {
 	void *sp;
-	Dim tid;
+	const unsigned *event;
+	unsigned seen;
 	unsigned lane;
 	Warp *warp;
-	Fiber *mates; // lane 0 of the warp
-	uint64_t meetings;
-	bool done;
+	Dim tid;
 };
 
-static Fiber *now;
+static const unsigned never = 0, always = 1; // events for seen = 0
+static Fiber *now, *fibers;
 static void *scheduler_sp;
-static bool progress;
+static bool backwards, progress;
+static unsigned count, at; // fibers, and how many of them had their turn in this round
 static unsigned alive, waiting, barrier;
 static int vote[2];
 static void (*body)(const void *);
@@ -69,21 +73,42 @@ simt_switch:
 	ret
 )");
 
-static inline void yield() {
+// next is the fiber whose turn it is: the next that can go on, in the order of the threads; null when there is none.
+static Fiber *next() {
+	for (;;) {
+		while (at < count) {
+			Fiber *f = &fibers[backwards ? count - 1 - at : at];
+			at++;
+			if (*f->event != f->seen) return progress = true, f;
+		}
+		if (!progress) return nullptr;
+		progress = false, at = 0;
+	}
+}
+
+// wait lets the others go on until *event is no longer seen.
+static __attribute__((noinline)) void wait(const unsigned *event, unsigned seen) {
 	Fiber *self = now;
-	simt_switch(&self->sp, scheduler_sp);
+	self->event = event, self->seen = seen;
+	Fiber *f = now = next();
+	if (f != self) simt_switch(&self->sp, f ? f->sp : scheduler_sp);
 }
 
 static inline void leave_barrier() {
 	if (alive > 0 && waiting == alive) waiting = 0, barrier++, vote[barrier & 1] = 0;
 }
 
+static inline void leave_meeting(Warp *w) {
+	if (--w->missing == 0) w->missing = w->live, w->meetings++;
+}
+
 static void entry() {
 	body(arguments);
-	now->done = progress = true;
 	alive--;
 	leave_barrier();
-	yield();
+	now->warp->live--;
+	leave_meeting(now->warp);
+	wait(&never, 0);
 	abort();
 }
 
@@ -92,9 +117,8 @@ static inline int join_block(int flag) {
 	const unsigned mine = barrier;
 	vote[mine & 1] |= flag;
 	waiting++;
-	progress = true;
 	leave_barrier();
-	while (barrier == mine) yield();
+	if (barrier == mine) wait(&barrier, mine);
 	return vote[mine & 1];
 }
 
@@ -102,15 +126,12 @@ static inline int join_block(int flag) {
 template <class T>
 static inline const unsigned char (*meet(const T &mine))[32] {
 	static_assert(sizeof(T) <= 32, "slot");
-	Fiber *self = now;
-	const uint64_t g = self->meetings++;
-	memcpy(self->warp->slot[g & 1][self->lane], &mine, sizeof(T));
-	progress = true;
-	for (unsigned l = 0; l < 32; l++) {
-		if (!self->warp->present[l]) continue;
-		while (!self->mates[l].done && self->mates[l].meetings <= g) yield();
-	}
-	return self->warp->slot[g & 1];
+	Warp *w = now->warp;
+	const unsigned g = w->meetings;
+	memcpy(w->slot[g & 1][now->lane], &mine, sizeof(T));
+	leave_meeting(w);
+	if (w->meetings == g) wait(&w->meetings, g);
+	return w->slot[g & 1];
 }
 
 template <class T>
@@ -173,47 +194,61 @@ static inline unsigned __ballot_sync(unsigned, bool v) {
 
 namespace simt {
 
+// Stacks are kept from launch to launch: new pages would cost more than a small kernel.
+constexpr size_t stack = 64 << 10;
+static char *kept;
+static unsigned kept_for;
+
+__attribute__((destructor)) static void drop_stacks() {
+	if (kept) munmap(kept, kept_for * stack);
+	kept = nullptr, kept_for = 0;
+}
+
+// stacks_for is memory for the stacks of n threads, or null.
+static char *stacks_for(unsigned n) {
+	if (n > kept_for) {
+		drop_stacks();
+		void *p = mmap(nullptr, n * stack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		if (p == MAP_FAILED) return nullptr;
+		kept = (char *)p, kept_for = n;
+	}
+	return kept;
+}
+
 // run plays a grid. It returns 0, or 1 when some threads wait for others that never come.
-static int run(void (*kernel)(const void *), const void *params, Dim grid, Dim block, bool backwards) {
-	constexpr size_t stack = 64 << 10;
+static int run(void (*kernel)(const void *), const void *params, Dim grid, Dim block, bool last_first) {
 	const unsigned n = block.x * block.y * block.z, warps = (n + 31) / 32;
-	char *stacks = (char *)mmap(nullptr, n * stack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (stacks == (char *)MAP_FAILED) return 1;
-	Fiber *fibers = (Fiber *)calloc(warps * 32, sizeof(Fiber));
+	char *stacks = stacks_for(n);
+	if (!stacks) return 1;
+	fibers = (Fiber *)calloc(n, sizeof(Fiber));
 	Warp *all = (Warp *)calloc(warps, sizeof(Warp));
-	gridDim = grid, blockDim = block, body = kernel, arguments = params;
+	gridDim = grid, blockDim = block, body = kernel, arguments = params, count = n, backwards = last_first;
 	int rc = 0;
 	const uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
 	for (uint64_t b = 0; b < blocks && rc == 0; b++) {
-		const uint64_t at = backwards ? blocks - 1 - b : b;
-		blockIdx = {(unsigned)(at % grid.x), (unsigned)(at / grid.x % grid.y), (unsigned)(at / grid.x / grid.y)};
+		const uint64_t place = backwards ? blocks - 1 - b : b;
+		blockIdx = {(unsigned)(place % grid.x), (unsigned)(place / grid.x % grid.y), (unsigned)(place / grid.x / grid.y)};
 		alive = n, waiting = 0, barrier = 0, vote[0] = vote[1] = 0;
 		for (unsigned i = 0; i < n; i++) {
 			Fiber &f = fibers[i];
+			Warp &w = all[i / 32];
 			f.tid = {i % block.x, i / block.x % block.y, i / block.x / block.y};
-			f.lane = i % 32, f.warp = &all[i / 32], f.mates = &fibers[i / 32 * 32], f.meetings = 0, f.done = false;
-			f.warp->present[f.lane] = true;
+			f.lane = i % 32, f.warp = &w, f.event = &always, f.seen = 0;
+			if (f.lane == 0) w.live = w.missing = n - i < 32 ? n - i : 32, w.meetings = 0;
+			w.present[f.lane] = true;
 			void **sp = (void **)(stacks + (i + 1) * stack - 64);
 			*--sp = nullptr; // keeps the stack aligned as after a call
 			*--sp = (void *)entry;
 			for (int r = 0; r < 6; r++) *--sp = nullptr;
 			f.sp = sp;
 		}
-		while (alive > 0) {
-			progress = false;
-			for (unsigned j = 0; j < n; j++) {
-				now = &fibers[backwards ? n - 1 - j : j];
-				if (!now->done) simt_switch(&scheduler_sp, now->sp);
-			}
-			if (!progress) {
-				rc = 1;
-				break;
-			}
-		}
+		at = 0, progress = false;
+		now = next();
+		if (now) simt_switch(&scheduler_sp, now->sp);
+		if (alive > 0) rc = 1;
 	}
 	free(fibers);
 	free(all);
-	munmap(stacks, n * stack);
 	return rc;
 }
 
