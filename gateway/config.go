@@ -97,7 +97,7 @@ func (c *Config) check() error {
 		errs = append(errs, fmt.Errorf("%w: a duration is negative", ErrConfig))
 	}
 	for _, o := range c.AllowOrigins {
-		if !validOrigin(o) {
+		if !ValidOrigin(o) {
 			errs = append(errs, fmt.Errorf("%w: allowed origin %q is neither * nor scheme://host", ErrConfig, o))
 		}
 	}

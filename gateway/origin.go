@@ -97,8 +97,8 @@ func (g *Gateway) originAllowed(origin string) bool {
 	return slices.ContainsFunc(g.cfg.AllowOrigins, func(o string) bool { return o == "*" || strings.EqualFold(o, origin) })
 }
 
-// validOrigin accepts what a browser can send as an origin, and "*".
-func validOrigin(origin string) bool {
+// ValidOrigin accepts what a browser can send as an origin, and "*".
+func ValidOrigin(origin string) bool {
 	if origin == "*" || origin == "null" {
 		return true
 	}

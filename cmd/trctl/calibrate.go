@@ -100,7 +100,7 @@ func (c *calibrateCmd) check() error {
 			return usagef("--large-share and --target-accuracy must be between 0 and 1")
 		}
 	}
-	return nil
+	return checkOutput("--write", c.Write)
 }
 
 func (c *calibrateCmd) questions() ([]problem, error) {

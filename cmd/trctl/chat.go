@@ -40,6 +40,9 @@ type chatReport struct {
 
 // Run asks once, or holds a conversation when standard input is a terminal.
 func (c *chatCmd) Run(ctx context.Context, p process) error {
+	if err := checkURL(c.URL); err != nil {
+		return err
+	}
 	prompt := c.Prompt
 	interactive := prompt == "" && isTerminal(p.in)
 	if prompt == "" && !interactive {

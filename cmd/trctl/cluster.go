@@ -42,6 +42,33 @@ type controlFlags struct {
 	MetricsListen string `placeholder:"ADDR" help:"Address of /metrics (none)."`
 }
 
+// check reports flags that cannot be meant so.
+func (c *controlFlags) check() error {
+	if c.Listen == "" {
+		return usagef("--listen: it is empty; give an address such as :7000")
+	}
+	return firstOf(c.checkName(), checkListen("--listen", c.Listen), checkAdvertise(c.Advertise), checkListen("--gossip", c.Gossip),
+		checkListen("--metrics-listen", c.MetricsListen), c.checkAdmin())
+}
+
+// checkAdmin reports a TCP address for operators' commands that is not of loopback.
+func (c *controlFlags) checkAdmin() error {
+	if c.Admin == noSocket || !isAddress(c.Admin) {
+		return nil
+	}
+	if err := checkListen("--admin", c.Admin); err != nil {
+		return err
+	}
+	host, _, err := net.SplitHostPort(c.Admin)
+	if err != nil {
+		return usagef("--admin: %w", err)
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return usagef("--admin: %s is not of loopback; elsewhere admins' certificates open the cluster port", c.Admin)
+	}
+	return nil
+}
+
 type clusterInitCmd struct {
 	controlFlags
 	ClusterName string `default:"tokenrouter" placeholder:"NAME" help:"Name of the cluster, for people (${default})."`
@@ -49,10 +76,21 @@ type clusterInitCmd struct {
 	Output      string `short:"o" env:"TRCTL_INIT_OUTPUT" enum:"text,json" default:"text" help:"Output format: ${enum}. json is one object, for scripts."`
 }
 
+// checkClusterName reports a name that terminals cannot show.
+func (c *clusterInitCmd) checkClusterName() error {
+	if err := controlnode.CheckText("--cluster-name", c.ClusterName); err != nil {
+		return &usageError{err}
+	}
+	return nil
+}
+
 // Run founds a cluster, if the directory has none, and runs its control node.
 func (c *clusterInitCmd) Run(ctx context.Context, p process) error {
 	log, err := c.logger(p)
 	if err != nil {
+		return err
+	}
+	if err := firstOf(c.check(), c.checkClusterName()); err != nil {
 		return err
 	}
 	dir, err := c.dir(cluster.Control)
@@ -101,6 +139,9 @@ type clusterJoinCmd struct {
 func (c *clusterJoinCmd) Run(ctx context.Context, p process) error {
 	log, err := c.logger(p)
 	if err != nil {
+		return err
+	}
+	if err := firstOf(checkDial("ADDR", c.Address, "a control node"), c.check()); err != nil {
 		return err
 	}
 	dir, saved, unlock, err := c.enter(ctx, p, log, cluster.Control, c.Address, &c.joinFlags)
@@ -161,13 +202,6 @@ func (c *controlFlags) listenOperators(ctx context.Context, dir string, log *slo
 	case where == noSocket:
 		return nil, noSocket, nil
 	case isAddress(where):
-		host, _, err := net.SplitHostPort(where)
-		if err != nil {
-			return nil, "", usagef("--admin: %w", err)
-		}
-		if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			return nil, "", usagef("--admin: %s is not of loopback; elsewhere admins' certificates open the cluster port", where)
-		}
 		l, err := net.Listen("tcp", where)
 		if err != nil {
 			return nil, "", fmt.Errorf("admin: %w", err)

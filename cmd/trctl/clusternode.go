@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -99,6 +98,17 @@ func defaultData(kind string) (string, error) {
 	return filepath.Join(home, ".local", "share", "trctl", kind), nil
 }
 
+// checkName reports a name that no node can have.
+func (f *nodeOfCluster) checkName() error {
+	if f.Name == "" {
+		return nil
+	}
+	if err := identity.CheckNode(f.Name); err != nil {
+		return usagef("--name: %w", err)
+	}
+	return nil
+}
+
 // logger is the process's log.
 func (f *nodeOfCluster) logger(p process) (*slog.Logger, error) {
 	var s settings
@@ -120,15 +130,13 @@ func (f *nodeOfCluster) enter(ctx context.Context, p process, log *slog.Logger, 
 	if err != nil {
 		return "", nil, nil, err
 	}
-	if address != "" {
-		if _, _, err := net.SplitHostPort(address); err != nil {
-			return "", nil, nil, usagef("the address of a control node, %q, must be host:port: %w", address, err)
-		}
+	e := link.Entrance{Dir: dir, Role: role, Node: f.Name, Address: address, Token: token, Build: buildinfo.Current().Version}
+	if err := e.Check(); err != nil { // before the directory is made
+		return "", nil, nil, entranceError(err)
 	}
 	if unlock, err = takeDir(dir); err != nil {
 		return "", nil, nil, err
 	}
-	e := link.Entrance{Dir: dir, Role: role, Node: f.Name, Address: address, Token: token, Build: buildinfo.Current().Version}
 	saved, joined, err := e.Enter(ctx)
 	if err != nil {
 		unlock()

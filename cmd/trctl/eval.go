@@ -54,7 +54,9 @@ func (e *evalCmd) Run(ctx context.Context, p process) error {
 	if e.Concurrency < 1 || e.MaxTokens < 1 {
 		return usagef("--concurrency and --max-tokens must be at least 1")
 	}
-	if err := checkShare("--limit-large-share", e.LimitLargeShare); err != nil {
+	if err := firstOf(checkURL(e.URL), checkShare("--limit-large-share", e.LimitLargeShare), checkShare("--min-accuracy", e.MinAccuracy),
+		checkShare("--max-accuracy", e.MaxAccuracy), checkShare("--max-large-share", e.MaxLargeShare),
+		checkOutput("--record", e.Record), checkOutput("--plot", e.Plot)); err != nil {
 		return err
 	}
 	problems, err := e.problems()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -36,17 +37,35 @@ type gatewayJoinCmd struct {
 	DrainTimeout  time.Duration `default:"30s" placeholder:"D" help:"How long requests in flight may take to end after a stop (${default})."`
 }
 
+// check reports flags that cannot be meant so.
+func (g *gatewayJoinCmd) check() error {
+	switch {
+	case (g.TLSCert == "") != (g.TLSKey == ""):
+		return usagef("--tls-cert and --tls-key: give both, or none")
+	case g.DrainTimeout < 0:
+		return usagef("--drain-timeout: is %s, must be at least 0s", g.DrainTimeout)
+	case g.MaxQueue < 1:
+		return usagef("--max-queue: is %d, must be at least 1", g.MaxQueue)
+	case g.Listen == "":
+		return usagef("--listen: it is empty; give an address such as :8000")
+	}
+	if g.TLSCert != "" {
+		if _, err := tls.LoadX509KeyPair(g.TLSCert, g.TLSKey); err != nil {
+			return usagef("--tls-cert, --tls-key: %w", err)
+		}
+	}
+	return firstOf(g.checkName(), checkDial("--join", g.Join, "a control node"), checkListen("--listen", g.Listen), checkAdvertise(g.Advertise),
+		checkListen("--gossip", g.Gossip), checkListen("--metrics-listen", g.MetricsListen), checkOrigins(g.AllowOrigins))
+}
+
 // Run joins a cluster, if that has not been done, and runs the gateway.
 func (g *gatewayJoinCmd) Run(ctx context.Context, p process) error {
 	log, err := g.logger(p)
 	if err != nil {
 		return err
 	}
-	if (g.TLSCert == "") != (g.TLSKey == "") {
-		return usagef("--tls-cert and --tls-key: give both, or none")
-	}
-	if g.DrainTimeout < 0 || g.MaxQueue < 1 {
-		return usagef("--drain-timeout must not be negative, --max-queue at least 1")
+	if err := g.check(); err != nil {
+		return err
 	}
 	dir, saved, unlock, err := g.enter(ctx, p, log, cluster.Gateway, g.Join, &g.joinFlags)
 	if err != nil {

@@ -53,6 +53,9 @@ func (f *operatorFlags) with(ctx context.Context, do func(context.Context, *oper
 
 // client connects nothing yet, but for renewing an identity that is due.
 func (f *operatorFlags) client(ctx context.Context) (*operator.Client, error) {
+	if f.Timeout <= 0 {
+		return nil, usagef("--timeout: is %s, must be more than 0s", f.Timeout)
+	}
 	dir, err := f.identityDir()
 	if err != nil {
 		return nil, err
@@ -61,6 +64,9 @@ func (f *operatorFlags) client(ctx context.Context) (*operator.Client, error) {
 	case where == noSocket:
 		return nil, usagef("--admin: %s is for control nodes; say where one is", noSocket)
 	case isAddress(where):
+		if err := checkDial("--admin", where, "a control node"); err != nil {
+			return nil, err
+		}
 		return remote(ctx, dir, []string{where})
 	case where != "":
 		return operator.OnSocket(where), nil

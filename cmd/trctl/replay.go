@@ -64,7 +64,7 @@ func (c *replayCmd) Run(ctx context.Context, p process) error {
 	if c.Concurrency < 1 {
 		return usagef("--concurrency must be at least 1")
 	}
-	if err := checkShare("--max-large-share", c.MaxShare); err != nil {
+	if err := firstOf(checkURL(c.URL), checkShare("--max-large-share", c.MaxShare)); err != nil {
 		return err
 	}
 	list, err := readRecord(c.File)

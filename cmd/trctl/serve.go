@@ -126,7 +126,7 @@ func (s *serveCmd) settings() (settings, error) {
 			return set, usagef("--log-level: %w", err)
 		}
 	}
-	if err := s.apply(&set.Config); err != nil {
+	if err := firstOf(checkOrigins(set.AllowOrigins), s.apply(&set.Config)); err != nil {
 		return set, err
 	}
 	if s.AllowOverride != nil {

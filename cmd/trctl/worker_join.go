@@ -64,10 +64,25 @@ type workerDevices struct {
 	CuBLASLt string `name:"cublaslt" env:"TRCTL_CUBLASLT" placeholder:"FILE" help:"cuBLASLt library to use instead of searching."`
 }
 
+// check reports flags that cannot be meant so; those of the engine are checked with it.
+func (c *workerJoinCmd) check() error {
+	switch {
+	case c.DrainTimeout < 0:
+		return usagef("--drain-timeout: is %s, must be at least 0s", c.DrainTimeout)
+	case c.Listen == "":
+		return usagef("--listen: it is empty; give an address such as :7000")
+	}
+	return firstOf(c.checkName(), checkDial("--join", c.Join, "a control node"), checkListen("--listen", c.Listen), checkAdvertise(c.Advertise),
+		checkListen("--gossip", c.Gossip), checkListen("--metrics-listen", c.MetricsListen))
+}
+
 // Run joins a cluster, if that has not been done, and runs the worker.
 func (c *workerJoinCmd) Run(ctx context.Context, p process) error {
 	log, err := c.logger(p)
 	if err != nil {
+		return err
+	}
+	if err := c.check(); err != nil {
 		return err
 	}
 	cfg, pins, gpus, err := c.models(log)
@@ -146,9 +161,6 @@ func (c *workerJoinCmd) models(log *slog.Logger) (engine.Config, []cluster.Pin, 
 	}
 	if err := devices.apply(&set); err != nil {
 		return set.Config, nil, nil, err
-	}
-	if c.DrainTimeout < 0 {
-		return set.Config, nil, nil, usagef("--drain-timeout must not be negative")
 	}
 	if _, _, err := c.pins(nil, false); err != nil { // before the machine is asked
 		return set.Config, nil, nil, err

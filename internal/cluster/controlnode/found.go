@@ -54,7 +54,7 @@ func Found(dir string, f Founding, now time.Time) (saved *identity.Saved, founde
 	if err := identity.CheckNode(f.Node); err != nil {
 		return nil, false, fmt.Errorf("%w: %w", link.ErrEntrance, err)
 	}
-	if err := checkText("cluster-name", f.Cluster); err != nil {
+	if err := CheckText("cluster-name", f.Cluster); err != nil {
 		return nil, false, fmt.Errorf("%w: %w", link.ErrEntrance, err)
 	}
 	id, err := random(8)

@@ -90,9 +90,9 @@ var (
 	errChoices = errors.New("at most 256 are allowed")
 )
 
-// checkText says what is wrong with a name for people: terminals show it, in a line of
+// CheckText says what is wrong with a name for people: terminals show it, in a line of
 // a table.
-func checkText(field, text string) error {
+func CheckText(field, text string) error {
 	odd := func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }
 	if len(text) > maxText || strings.ContainsFunc(text, odd) {
 		return fmt.Errorf("%s %.32q: %w", field, text, errText)
@@ -103,7 +103,7 @@ func checkText(field, text string) error {
 // checkKey says what is wrong with the request for a key. The state has no such bounds:
 // it has keys of older builds.
 func checkKey(k *operator.KeyRequest) error {
-	if err := checkText("name", k.Name); err != nil {
+	if err := CheckText("name", k.Name); err != nil {
 		return err
 	}
 	for _, list := range []struct {
@@ -114,7 +114,7 @@ func checkKey(k *operator.KeyRequest) error {
 			return fmt.Errorf("%s: %d names: %w", list.field, len(list.names), errChoices)
 		}
 		for _, name := range list.names {
-			if err := checkText(list.field, name); err != nil {
+			if err := CheckText(list.field, name); err != nil {
 				return err
 			}
 		}

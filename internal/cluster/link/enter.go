@@ -39,28 +39,42 @@ var (
 	ErrDirTaken = errors.New("another process uses the directory")
 )
 
-// Enter returns the saved identity, or joins and saves a new one; joined tells which.
-// The caller holds the directory's lock (Lock).
-func (e *Entrance) Enter(ctx context.Context) (saved *identity.Saved, joined bool, err error) {
-	var token identity.JoinToken
+// Check says what keeps Enter from an identity before anybody is asked. It writes nothing.
+func (e *Entrance) Check() error {
+	_, _, err := e.look()
+	return err
+}
+
+// look returns the saved identity, nil if there is none, or the token for a new one.
+func (e *Entrance) look() (saved *identity.Saved, token identity.JoinToken, err error) {
 	if e.Token != "" {
 		if token, err = identity.ParseJoinToken(e.Token); err != nil {
-			return nil, false, fmt.Errorf("%w: %w", ErrEntrance, err)
+			return nil, token, fmt.Errorf("%w: %w", ErrEntrance, err)
 		}
 	}
 	if e.Node != "" {
 		if err := identity.CheckNode(e.Node); err != nil {
-			return nil, false, fmt.Errorf("%w: %w", ErrEntrance, err)
+			return nil, token, fmt.Errorf("%w: %w", ErrEntrance, err)
 		}
 	}
 	saved, err = identity.Load(e.Dir)
 	switch {
 	case err == nil:
-		return saved, false, e.check(saved, token)
+		return saved, token, e.check(saved, token)
 	case !errors.Is(err, identity.ErrNoIdentity):
-		return nil, false, err
+		return nil, token, err
 	case e.Address == "" || e.Token == "":
-		return nil, false, fmt.Errorf("%w: %s holds no identity, and the address of a control node and a token are needed for one", ErrNotJoined, e.Dir)
+		return nil, token, fmt.Errorf("%w: %s holds no identity, and the address of a control node and a token are needed for one", ErrNotJoined, e.Dir)
+	}
+	return nil, token, nil
+}
+
+// Enter returns the saved identity, or joins and saves a new one; joined tells which.
+// The caller holds the directory's lock (Lock).
+func (e *Entrance) Enter(ctx context.Context) (saved *identity.Saved, joined bool, err error) {
+	saved, token, err := e.look()
+	if err != nil || saved != nil {
+		return saved, false, err
 	}
 	name := e.Node
 	if name == "" {
