@@ -78,16 +78,16 @@ __device__ __forceinline__ int place(int thread) { return thread ^ thread / 8 % 
 // inner returns the first element of a thread's words of a step.
 __device__ __forceinline__ int inner(int thread, int step) { return step * STEP + thread % 4 * 8; }
 
-// Source is what a thread copies next: a step of a tile, and left steps of the block from there on.
+// Source is what a thread copies next: a step of a tile.
 struct Source {
 	const bf16 *row[2 * M];
-	int step, left;
+	int step;
 };
 
-// aim finds the thread's rows. Past the end of w it is row 0, for sums that nobody wants.
-__device__ __forceinline__ void aim(const MatmulParams &p, Source &w) {
-	const Line line = line_of(p);
-	const int me = thread(), g = me % 32 / 4, warp = me / 32, tile = (start(line, blockIdx.x + 1) - w.left) / line.steps;
+// aim finds the thread's rows for a step of the line. Past the end of w it is row 0, for sums that nobody wants.
+__device__ __forceinline__ void aim(const MatmulParams &p, Source &w, int at) {
+	const int me = thread(), g = me % 32 / 4, warp = me / 32, steps = line_of(p).steps, tile = at / steps;
+	w.step = at % steps;
 #pragma unroll
 	for (int j = 0; j < 2 * M; j++) {
 #if STREAMK_ACT
@@ -101,8 +101,8 @@ __device__ __forceinline__ void aim(const MatmulParams &p, Source &w) {
 	}
 }
 
-// fetch_weights starts the copy of a step's weights and goes to the next step.
-__device__ __forceinline__ void fetch_weights(const MatmulParams &p, Source &w, Stage &to) {
+// fetch_weights starts the copy of the weights of a step of the line, and aims at the next.
+__device__ __forceinline__ void fetch_weights(const MatmulParams &p, Source &w, int at, Stage &to) {
 	const int me = thread(), left = p.k - inner(me, w.step);
 #pragma unroll
 	for (int j = 0; j < 2 * M; j++) {
@@ -110,11 +110,7 @@ __device__ __forceinline__ void fetch_weights(const MatmulParams &p, Source &w, 
 		for (int i = 0; i < RUNS; i++) copy_async_far(&to.w[i][j][place(me)], w.row[j] + 32 * i, left > 32 * i);
 		w.row[j] += STEP;
 	}
-	w.left--;
-	if (++w.step * STEP >= p.k) {
-		w.step = 0;
-		if (w.left > 0) aim(p, w);
-	}
+	if (++w.step * STEP >= p.k) aim(p, w, at + 1);
 }
 
 // fetch_tokens starts the copy of the tokens' part of a step. Rows past the count are left as they are, for sums that nobody
@@ -223,11 +219,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) streamk(const __grid_co
 	const int end = start(line, blockIdx.x + 1);
 	if (!m.late) start_next();
 	Source next;
-	next.step = at % line.steps, next.left = end - at;
-	aim(m, next);
+	aim(m, next, at);
 #pragma unroll
 	for (int i = 0; i < STAGES - 1; i++)
-		if (next.left > 0) fetch_weights(m, next, s.ring[i]);
+		if (at + i < end) fetch_weights(m, next, at + i, s.ring[i]);
 	await_previous();
 	if (m.late) start_next();
 	const int tokens = min(*m.count, TOKENS);
@@ -250,10 +245,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) streamk(const __grid_co
 		for (; at < stop; at++) {
 			copy_wait<STAGES - 2>();
 			__syncthreads(); // the stage is filled, and the one before it has been read
-			if (next.left > 0) {
+			if (at + STAGES - 1 < end) {
 				Stage &to = s.ring[stage == 0 ? STAGES - 1 : stage - 1];
 				fetch_tokens(m, next.step, tokens, to);
-				fetch_weights(m, next, to);
+				fetch_weights(m, next, at + STAGES - 1, to);
 			}
 			copy_commit();
 			multiply(acc, s.ring[stage]);
