@@ -9,6 +9,7 @@ summary=()
 # ended runs at exit, whatever the reason.
 ended() {
   local code=$?
+  [ "$BASHPID" = $$ ] || exit $code # a child that was ended before it became its command
   for pid in ${started[@]+"${started[@]}"}; do
     kill "$pid" 2>/dev/null || true
   done

@@ -49,6 +49,8 @@ make_machines() {
 # clean ends every process that was started, by its id, and takes the machines away.
 clean() {
   local code=$? pid machine
+  # A child that is ended before it has become its command may still have this trap.
+  [ "$BASHPID" = $$ ] || exit $code
   trap - EXIT
   for pid in "${pids[@]}" "${others[@]}"; do
     kill -KILL "$pid" 2>/dev/null || true
@@ -132,16 +134,15 @@ up() {
 
 # ended NODE CODE: waits for its end, 15 s at most.
 ended() {
-  local pid=${pids[$1]} code=0 watch first
-  sleep 15 &
-  watch=$!
-  wait -n -p first "$pid" "$watch" 2>/dev/null || code=$?
-  if [ "$first" = "$watch" ]; then
-    echo "$1 has not ended within 15 s"
-    return 1
-  fi
-  kill "$watch"
-  wait "$watch" 2>/dev/null || true
+  local pid=${pids[$1]} code=0 deadline=$((SECONDS + 15))
+  while kill -0 "$pid" 2>/dev/null; do
+    if [ $SECONDS -ge $deadline ]; then
+      echo "$1 has not ended within 15 s"
+      return 1
+    fi
+    sleep 0.05
+  done
+  wait "$pid" 2>/dev/null || code=$?
   [ "$code" = "$2" ] || { echo "$1 has ended with $code, not $2"; return 1; }
 }
 
