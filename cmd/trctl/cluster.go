@@ -10,8 +10,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/sourcegraph/conc/pool"
-
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/internal/buildinfo"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/controlnode"
@@ -174,17 +172,7 @@ func (c *controlFlags) run(ctx context.Context, p process, log *slog.Logger, dir
 	if err != nil {
 		return fmt.Errorf("start: %w", addressError(err))
 	}
-	group := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
-	group.Go(n.Run)
-	group.Go(func(ctx context.Context) error {
-		select {
-		case <-n.Ready():
-			return ready(ctx, n, where)
-		case <-ctx.Done():
-			return nil
-		}
-	})
-	return nodeEnd(ctx, group.Wait(), dir)
+	return runMember(ctx, dir, n.Run, n.Ready(), func(ctx context.Context) error { return ready(ctx, n, where) })
 }
 
 // addressError makes a bad address a fault of usage.

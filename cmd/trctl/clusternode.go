@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/sourcegraph/conc/pool"
+
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	controlclient "github.com/tokenrouter/tokenrouter/control/client"
 	"github.com/tokenrouter/tokenrouter/control/state"
@@ -168,6 +170,22 @@ func entranceError(err error) error {
 		return clusterError(err)
 	}
 	return err
+}
+
+// runMember runs a node of a cluster until ctx ends, and calls then once the node is
+// ready. dir is the node's.
+func runMember(ctx context.Context, dir string, run func(context.Context) error, ready <-chan struct{}, then func(context.Context) error) error {
+	group := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
+	group.Go(run)
+	group.Go(func(ctx context.Context) error {
+		select {
+		case <-ready:
+			return then(ctx)
+		case <-ctx.Done():
+			return nil
+		}
+	})
+	return nodeEnd(ctx, group.Wait(), dir)
 }
 
 // nodeEnd is what a node's process ends with: a stop that was asked for is no error.

@@ -10,8 +10,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sourcegraph/conc/pool"
-
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/internal/buildinfo"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/gatewaynode"
@@ -94,22 +92,15 @@ func (g *gatewayJoinCmd) Run(ctx context.Context, p process) error {
 	if tcp, ok := n.Addr().(*net.TCPAddr); g.TLSCert == "" && ok && !tcp.IP.IsLoopback() {
 		log.Warn("the public port speaks plain HTTP, and so shows API keys to the network; give --tls-cert, or put a proxy with TLS in front")
 	}
-	group := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
-	group.Go(n.Run)
-	group.Go(func(ctx context.Context) error {
-		scheme := "http"
-		if g.TLSCert != "" {
-			scheme = "https"
-		}
-		fmt.Fprintf(p.out, "trctl %s runs gateway %s of cluster %s on %s://%s\n", buildinfo.Current().Version, saved.Node, saved.Cluster, scheme, reachable(n.Addr()))
-		select {
-		case <-n.Ready():
-			fmt.Fprintln(p.out, "It serves. `trctl key create` on a control node makes API keys.")
-		case <-ctx.Done():
-		}
+	scheme := "http"
+	if g.TLSCert != "" {
+		scheme = "https"
+	}
+	fmt.Fprintf(p.out, "trctl %s runs gateway %s of cluster %s on %s://%s\n", buildinfo.Current().Version, saved.Node, saved.Cluster, scheme, reachable(n.Addr()))
+	return runMember(ctx, dir, n.Run, n.Ready(), func(context.Context) error {
+		fmt.Fprintln(p.out, "It serves. `trctl key create` on a control node makes API keys.")
 		return nil
 	})
-	return nodeEnd(ctx, group.Wait(), dir)
 }
 
 // defaultGossip is the gossip port of who does not choose one.

@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sourcegraph/conc/pool"
-
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/api/handoff"
 	"github.com/tokenrouter/tokenrouter/control/state"
@@ -127,18 +125,11 @@ func (c *workerJoinCmd) Run(ctx context.Context, p process) error {
 		return fmt.Errorf("start: %w", addressError(err))
 	}
 	fmt.Fprintf(p.out, "trctl %s runs worker %s of cluster %s; others reach it at %s\n", buildinfo.Current().Version, saved.Node, saved.Cluster, n.Addr())
-	group := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
-	group.Go(n.Run)
-	group.Go(func(ctx context.Context) error {
-		select {
-		case <-n.Ready():
-			bars.end()
-			announceWorker(p.out, n.State(), saved)
-		case <-ctx.Done():
-		}
+	return runMember(ctx, dir, n.Run, n.Ready(), func(context.Context) error {
+		bars.end()
+		announceWorker(p.out, n.State(), saved)
 		return nil
 	})
-	return nodeEnd(ctx, group.Wait(), dir)
 }
 
 // models are what the worker is to serve: its engine's configuration, with the pinned
