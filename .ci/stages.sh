@@ -83,18 +83,51 @@ vulnerabilities() {
   return 1
 }
 
-# Everything under the race detector, the long ones in their short form, and these
-# again at full length without it: emulated kernels, the matrix of batches, cut streams.
+# long_tests PRINT: the tests that have a long form, as PRINT says: their names or their packages. A test has one if it, or
+# a function that it calls, asks testing.Short() or for the race detector. Stage kernels has those of cuda/kernels.
+long_tests() {
+  local files
+  files=$(git ls-files '*_test.go' ':!cuda/kernels')
+  # shellcheck disable=SC2086
+  awk -v what="$1" '
+    FNR == 1 { folder = FILENAME; sub(/\/[^\/]*$/, "", folder); name = "" }
+    /^func / { name = $2; sub(/[^A-Za-z0-9_].*/, "", name); next }
+    name == "" { next }
+    { asks = /testing\.Short\(\)|(if|\|\|) !?(raced|raceEnabled)/ }
+    pass == 1 && asks && name !~ /^Test/ { askers[folder] = askers[folder] "|" name }
+    pass == 2 && name ~ /^Test/ && (asks || folder in askers && $0 ~ "[^A-Za-z0-9_.](" substr(askers[folder], 2) ")\\(") {
+      print what == "names" ? name : "./" folder
+    }' pass=1 $files pass=2 $files | sort -u
+}
+
+# long_forms: without the race detector, at full length, what the race run has in a short form; and nothing else twice.
+long_forms() {
+  local names packages scripts
+  names=$(long_tests names | paste -sd '|')
+  packages=$(long_tests packages | grep -vx ./control) # the last line has all of that
+  scripts=$(git grep -l -F '[!short]' -- 'cmd/trctl/testdata/script/*.txtar' | xargs -n 1 basename -s .txtar | paste -sd '|')
+  # shellcheck disable=SC2086
+  go test -vet=off -shuffle=on -run "^($names)\$" ./worker/executor/cudaexec $packages
+  go test -vet=off -shuffle=on -run "^TestScripts\$/^($scripts)\$" ./cmd/trctl
+  with_nvml go test -vet=off -tags nvml -shuffle=on ./cuda/inventory ./internal/doctor
+  go test -vet=off -tags nextprotocol -shuffle=on "${VERSIONED[@]}"
+}
+
+# README's command with everything under the race detector, the long ones in their short form; beside it, as many tests
+# wait more than they compute, the long forms: emulated kernels, the matrix of batches, cut streams.
+# Stage vet has been there, and the packages that take longest begin first.
 tests() {
   # The emulator needs a C++ compiler and this architecture; it must not be skipped.
   [ "$(uname -m)" != x86_64 ] || export TRCTL_TEST_DEVICE=simt
-  go test -race -short -shuffle=on ./...
-  local long
-  long=$(git grep -l -e 'testing\.Short()' -e '\[!short\]' -- '*_test.go' '*.txtar' | xargs -n 1 dirname | sed 's|^|./|; s|/testdata/.*||' | sort -u | grep -v '^./cuda/kernels$') # stage kernels has it
-  # shellcheck disable=SC2086
-  go test -shuffle=on $long
-  with_nvml go test -tags nvml -shuffle=on ./cuda/inventory ./internal/doctor
-  go test -tags nextprotocol -shuffle=on "${VERSIONED[@]}"
+  local beside failed=0
+  (set -e; long_forms) >"$work/long" 2>&1 &
+  beside=$!
+  started+=("$beside")
+  GOFLAGS="$(go env GOFLAGS) -vet=off" go test -race -short -shuffle=on ./engine ./cmd/trctl ./control ./... || failed=$?
+  wait "$beside" || failed=$?
+  started=()
+  cat "$work/long"
+  return "$failed"
 }
 
 # Every kernel compiles for both architectures with the compilers of both CUDA
