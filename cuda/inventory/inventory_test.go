@@ -23,8 +23,8 @@ type fakeLibrary struct {
 	watchEr error
 }
 
-func (l *fakeLibrary) init() error     { return l.initErr }
-func (l *fakeLibrary) shutdown() error { return nil }
+func (l *fakeLibrary) init() error                { return l.initErr }
+func (l *fakeLibrary) shutdown() error            { return nil }
 func (l *fakeLibrary) count() (int, error)        { return l.n, nil }
 func (l *fakeLibrary) watch(int) (watcher, error) { return l.w, l.watchEr }
 
