@@ -37,7 +37,8 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *ope
 	control := http.NewResponseController(w)
 	defer func() { _ = control.SetReadDeadline(time.Time{}) }()
 	if r.ContentLength > limit {
-		if r.Header.Get("Expect") == "" { // else the client asks before it sends
+		// A client that expects 100 asks before it sends, and of much more than the limit no end would be seen.
+		if r.Header.Get("Expect") == "" && r.ContentLength <= limit+maxDiscard {
 			discard(control, r.Body)
 		}
 		return nil, tooLarge()
@@ -65,7 +66,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *ope
 }
 
 // maxDiscard bounds what is read of a body that is too large, in bytes.
-const maxDiscard = 64 << 20
+const maxDiscard = 16 << 20
 
 // discard reads on for a while: clients that are cut off while they send a body report
 // a broken connection instead of the answer.

@@ -22,9 +22,7 @@ func TestPaths(t *testing.T) {
 			t.Errorf("%s: %s", path, body)
 		}
 	}
-	if got := f.metric("trctl_gateway_requests_total", "route="+chatPath); got != 3 {
-		t.Errorf("%g requests of the one path", got)
-	}
+	eventually(t, "3 requests of the one path", func() bool { return f.metric("trctl_gateway_requests_total", "route="+chatPath) == 3 })
 	for path, want := range map[string]string{
 		"/v1/models/": `"object":"list"`, "/v1/models/tiny/": `"id":"tiny"`, "/v1/models/t%69ny/": `"id":"tiny"`, "/health/": "ok", "//version": `{"version":"1.2"}`,
 	} {
