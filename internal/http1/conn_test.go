@@ -148,13 +148,18 @@ func (s *server) send(in string, cut int) (statuses []int, last string, closed b
 	}
 }
 
+// stride is how far apart requests are cut: everywhere in the long form.
+func stride() int {
+	if testing.Short() {
+		return 7
+	}
+	return 1
+}
+
 // TestHostile sends every case over TCP, with the first read ending at every byte.
 func TestHostile(t *testing.T) {
 	s := serve(t)
-	step := 1
-	if testing.Short() {
-		step = 7
-	}
+	step := stride()
 	for _, c := range cases() {
 		t.Run(c.name, func(t *testing.T) {
 			want := slices.Repeat([]int{200}, c.ok)
@@ -181,10 +186,7 @@ func TestHostile(t *testing.T) {
 // TestHostileBodies has handlers that read bodies which are refused.
 func TestHostileBodies(t *testing.T) {
 	s := serve(t)
-	step := 1
-	if testing.Short() {
-		step = 7
-	}
+	step := stride()
 	for _, c := range badBodies() {
 		t.Run(c.name, func(t *testing.T) {
 			for cut := 0; cut <= len(c.in); cut += step {
