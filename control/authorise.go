@@ -48,7 +48,7 @@ func authorise(peer identity.Name, c *cluster.Command) error {
 		}
 		return nil
 	case cluster.KindPutNode:
-		var body cluster.Node
+		var body cluster.Start
 		if err := c.Decode(&body); err != nil {
 			return err
 		}

@@ -80,7 +80,7 @@ func (b *book) read(l *raft.Log) {
 	if err != nil || c.Kind != cluster.KindPutNode {
 		return
 	}
-	var node cluster.Node
+	var node cluster.Start
 	if c.Decode(&node) != nil || node.Role != cluster.Control || !dialable(node.Addr) {
 		return
 	}

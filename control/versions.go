@@ -23,14 +23,15 @@ func writable(s *state.State, self string, ours protocol.Range, c *cluster.Comma
 	if c.Kind != cluster.KindPutNode {
 		return nil
 	}
-	var node cluster.Node
-	if err := c.Decode(&node); err != nil {
+	var start cluster.Start
+	if err := c.Decode(&start); err != nil {
 		return err
 	}
+	node := &start.Node
 	if !node.Role.Valid() || !node.Speaks().Valid() {
 		return nil // which is refused when it is applied, and why
 	}
-	return fits(s, self, ours, &node)
+	return fits(s, self, ours, node)
 }
 
 // holdouts names the control nodes that do not speak a version, and what to do.

@@ -16,7 +16,7 @@ type Kind string
 
 const (
 	KindInit             Kind = "init"              // Cluster
-	KindPutNode          Kind = "put-node"          // Node: a join or a start
+	KindPutNode          Kind = "put-node"          // Start: a join or a start
 	KindNodeState        Kind = "node-state"        // NodeState
 	KindRemoveNode       Kind = "remove-node"       // RemoveNode
 	KindReport           Kind = "report"            // Report
@@ -74,6 +74,14 @@ type NodeState struct {
 	ID       string `json:"id"`
 	Draining *bool  `json:"draining,omitempty"`
 	Lost     *bool  `json:"lost,omitempty"`
+}
+
+// Start is a node that has joined or started. What ran in its last process runs no more,
+// but for Replicas, which this process has already: a worker that began without control
+// nodes announces itself late, and gateways must not let go of it meanwhile.
+type Start struct {
+	Node
+	Replicas []ReplicaReport `json:"replicas,omitempty"`
 }
 
 // Report is a worker's word about its replicas. Those of another generation, or of

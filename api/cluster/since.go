@@ -9,6 +9,9 @@ const sinceChoice = 2
 // sinceLeftOut is the version that came with Facts.LeftOut.
 const sinceLeftOut = 3
 
+// sinceLateStart is the version that came with Start.Replicas.
+const sinceLateStart = 3
+
 // Since implements Later.
 func (f Facts) Since() int {
 	if f.LeftOut != nil {
@@ -32,12 +35,36 @@ func (f Facts) Before(spoken int) Facts {
 }
 
 // Since implements Later.
-func (r Report) Since() int {
+func (r Report) Since() int { return sinceReports(r.Replicas) }
+
+func sinceReports(list []ReplicaReport) int {
 	v := 1
-	for i := range r.Replicas {
-		v = max(v, r.Replicas[i].Facts.Since())
+	for i := range list {
+		v = max(v, list[i].Facts.Since())
 	}
 	return v
+}
+
+// Since implements Later.
+func (s Start) Since() int {
+	if len(s.Replicas) == 0 {
+		return 1
+	}
+	return max(sinceLateStart, sinceReports(s.Replicas))
+}
+
+// Before is the start without what came with a version that not all control nodes speak.
+func (s Start) Before(spoken int) Start {
+	list := s.Replicas
+	s.Replicas = nil
+	if spoken < sinceLateStart {
+		return s
+	}
+	for _, r := range list {
+		r.Facts = r.Facts.Before(spoken)
+		s.Replicas = append(s.Replicas, r)
+	}
+	return s
 }
 
 // Since implements Later. Earlier builds refuse the key, whatever it has.

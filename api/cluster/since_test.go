@@ -22,6 +22,13 @@ func TestSinceChoice(t *testing.T) {
 	if same := left.Before(sinceLeftOut); same.Since() != sinceLeftOut {
 		t.Errorf("with the version: %+v", same)
 	}
+	late := Start{Node: Node{ID: "w"}, Replicas: []ReplicaReport{{ID: "a"}}}
+	if old := late.Before(sinceLateStart - 1); old.Since() != 1 || old.ID != "w" {
+		t.Errorf("before: %+v", old)
+	}
+	if same := late.Before(sinceLateStart); same.Since() != sinceLateStart {
+		t.Errorf("with the version: %+v", same)
+	}
 	mapped := json.RawMessage(`{"special_map":{}}`)
 	for name, c := range map[string]struct {
 		kind Kind
@@ -33,6 +40,8 @@ func TestSinceChoice(t *testing.T) {
 		"report of routers":       {KindReport, Report{Replicas: []ReplicaReport{{ID: "b", Facts: Facts{Routers: []string{"me"}}}}}, sinceChoice},
 		"report of words":         {KindReport, Report{Replicas: []ReplicaReport{{ID: "b", Facts: Facts{Words: &Words{}}}}}, sinceChoice},
 		"report of what is out":   {KindReport, Report{Replicas: []ReplicaReport{{ID: "b", Facts: left}}}, sinceLeftOut},
+		"start":                   {KindPutNode, Start{Node: Node{ID: "w"}}, 1},
+		"start of what serves":    {KindPutNode, Start{Replicas: []ReplicaReport{{ID: "a"}}}, sinceLateStart},
 		"deployment":              {KindPutDeployment, Deployment{Settings: json.RawMessage(`{"allow_policy_override":true}`)}, 1},
 		"deployment with a map":   {KindPutDeployment, Deployment{Settings: mapped}, sinceChoice},
 		"placement":               {KindPlace, Place{Put: []Replica{{ID: "a"}}}, 1},

@@ -67,7 +67,7 @@ func (k Kind) body() any {
 	case KindInit:
 		return new(Cluster)
 	case KindPutNode:
-		return new(Node)
+		return new(Start)
 	case KindNodeState:
 		return new(NodeState)
 	case KindRemoveNode:

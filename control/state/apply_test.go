@@ -187,6 +187,49 @@ func TestReports(t *testing.T) {
 	}
 }
 
+// A process that began before it could announce itself serves on, with what it names of
+// this placement on this node.
+func TestLateStart(t *testing.T) {
+	l := newLog(t)
+	l.must(cluster.KindPutNode, worker("w1"))
+	l.must(cluster.KindPutNode, worker("w2"))
+	l.must(cluster.KindPlace, cluster.Place{From: l.s.Placement, Put: []cluster.Replica{replica("a", "w1"), replica("b", "w1"), replica("c", "w2")}})
+	a, _ := l.s.Replica("a")
+	report := func(id string, generation uint64) cluster.ReplicaReport {
+		return cluster.ReplicaReport{ID: id, Generation: generation, Phase: cluster.Ready, Facts: cluster.Facts{Vocab: 7}}
+	}
+	start := func(list ...cluster.ReplicaReport) cluster.Start {
+		return cluster.Start{Node: worker("w1"), Replicas: list}
+	}
+	for name, c := range map[string]struct {
+		start cluster.Start
+		want  [3]cluster.Phase // of a, b and c
+	}{
+		"nothing":           {start(), [3]cluster.Phase{cluster.Placed, cluster.Placed, cluster.Ready}},
+		"one":               {start(report("b", a.Generation)), [3]cluster.Phase{cluster.Placed, cluster.Ready, cluster.Ready}},
+		"another placement": {start(report("a", a.Generation+1), report("b", a.Generation-1)), [3]cluster.Phase{cluster.Placed, cluster.Placed, cluster.Ready}},
+		"another's":         {start(report("c", a.Generation), report("x", a.Generation)), [3]cluster.Phase{cluster.Placed, cluster.Placed, cluster.Ready}},
+	} {
+		for _, node := range []string{"w1", "w2"} {
+			l.must(cluster.KindReport, cluster.Report{Node: node, Replicas: []cluster.ReplicaReport{report("a", a.Generation), report("b", a.Generation), report("c", a.Generation)}})
+		}
+		l.must(cluster.KindPutNode, c.start)
+		for i, id := range []string{"a", "b", "c"} {
+			if r, _ := l.s.Replica(id); r.Phase != c.want[i] {
+				t.Errorf("%s: replica %s is %s, want %s", name, id, r.Phase, c.want[i])
+			}
+		}
+	}
+	before, _ := l.s.Node("w1")
+	bad := start(cluster.ReplicaReport{ID: "a", Generation: a.Generation, Phase: "fine"})
+	if err := l.apply(cluster.KindPutNode, "", bad); !errors.Is(err, ErrInvalid) {
+		t.Errorf("a strange phase: %v, want ErrInvalid", err)
+	}
+	if after, _ := l.s.Node("w1"); after.Incarnation != before.Incarnation {
+		t.Error("a refused start counts")
+	}
+}
+
 func TestRequestIDs(t *testing.T) {
 	l := newLog(t)
 	hash := make([]byte, hashLength)

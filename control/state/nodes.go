@@ -8,7 +8,8 @@ import (
 )
 
 // putNode notes a node that has joined or started.
-func (s *State) putNode(n *cluster.Node) error {
+func (s *State) putNode(c *cluster.Start) error {
+	n := &c.Node
 	if err := checkNode(n); err != nil {
 		return err
 	}
@@ -27,14 +28,14 @@ func (s *State) putNode(n *cluster.Node) error {
 	n.Draining, n.Lost, n.Since = false, false, s.Time
 	s.Nodes = s.Nodes.with(n.ID, *n, s.Index)
 	s.Placement++
-	// What ran in the last process runs no more.
+	// What ran in the last process runs no more, but for what this one says that it has.
 	for id, r := range s.AllReplicas() {
 		if r.Node == n.ID && r.Phase != cluster.Placed {
 			r.Phase, r.Reason = cluster.Placed, ""
 			s.Replicas = s.Replicas.with(id, r, s.Index)
 		}
 	}
-	return nil
+	return s.reported(n.ID, c.Replicas)
 }
 
 // Started is a copy in which a node serves, as after its start: a node that begins
@@ -126,13 +127,18 @@ func (s *State) report(c *cluster.Report) error {
 	if _, ok := s.Node(c.Node); !ok {
 		return refuse(KindNode, c.Node, ErrNotFound)
 	}
-	for i := range c.Replicas {
-		w := &c.Replicas[i]
+	return s.reported(c.Node, c.Replicas)
+}
+
+// reported notes what a worker's process says of its replicas.
+func (s *State) reported(node string, list []cluster.ReplicaReport) error {
+	for i := range list {
+		w := &list[i]
 		if err := checkReport(w); err != nil {
 			return err
 		}
 		r, ok := s.Replica(w.ID)
-		if !ok || r.Node != c.Node || r.Generation != w.Generation {
+		if !ok || r.Node != node || r.Generation != w.Generation {
 			continue
 		}
 		old := r

@@ -35,6 +35,9 @@ type Config struct {
 	Self cluster.Node
 	// Gossip is the gossip port's address; empty takes no part in it.
 	Gossip string
+	// Serving are the replicas that the process has already, for a start that is told late:
+	// when control nodes were away, or have lost the node. May be nil.
+	Serving func() []cluster.ReplicaReport
 	// Loads are the loads of the node's replicas by id, for heartbeats. May be nil.
 	Loads func() map[string]cluster.Load
 	// Heard gets the answers to heartbeats. It must be quick. May be nil.
@@ -199,19 +202,33 @@ func (l *Link) announce(ctx context.Context) error {
 	}
 }
 
+// self is what the cluster is told of this start.
+func (l *Link) self() cluster.Start {
+	s := cluster.Start{Node: l.cfg.Self}
+	if l.cfg.Serving != nil {
+		s.Replicas = l.cfg.Serving()
+	}
+	return s
+}
+
 // start has the node noted, however long that takes.
 func (l *Link) start(ctx context.Context) (index uint64, err error) {
-	c, err := cluster.NewCommand(cluster.KindPutNode, NewRequest("start"), time.Now(), l.cfg.Self)
-	if err != nil {
-		return 0, err
-	}
+	request, spoken := NewRequest("start"), cluster.Protocol
 	for pause, told := minPause, false; ; pause = min(2*pause, maxPause) {
+		body := l.self().Before(min(spoken, l.view.State().Spoken().Newest))
+		c, err := cluster.NewCommand(cluster.KindPutNode, request, time.Now(), body)
+		if err != nil {
+			return 0, err
+		}
 		if index, err = l.client.Propose(ctx, c); err == nil {
 			return index, nil
 		}
 		switch {
 		case ctx.Err() != nil:
 			return 0, context.Cause(ctx)
+		case errors.Is(err, client.ErrVersion) && c.V > cluster.MinProtocol:
+			spoken = c.V - 1 // a control node is older than the state that the node began with
+			continue
 		case errors.Is(err, ErrRemoved):
 			return 0, err
 		case errors.Is(err, state.ErrInvalid), errors.Is(err, client.ErrForbidden), errors.Is(err, client.ErrVersion), errors.Is(err, client.ErrBadRequest):

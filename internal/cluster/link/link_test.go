@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/api/protocol"
 	"github.com/tokenrouter/tokenrouter/control/controltest"
 	"github.com/tokenrouter/tokenrouter/control/state"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/clustertest"
@@ -142,6 +143,46 @@ func TestLink(t *testing.T) {
 	if !errors.Is(ended, link.ErrRemoved) {
 		t.Errorf("Run: %v", ended)
 	}
+}
+
+// A node whose control nodes come late keeps what it serves by then: its announcement has it.
+func TestLateStart(t *testing.T) {
+	t.Parallel()
+	c := controltest.New(t, 1, nil)
+	dir, saved := clustertest.Identity(c, cluster.Worker, "w1")
+	self := cluster.Node{ID: "w1", Role: cluster.Worker, Addr: "127.0.0.1:1", Build: "test", Pins: []cluster.Pin{{Model: "m", TP: 1}}}
+	self.Speak(protocol.Cluster())
+	c.Propose(c.Leader(), cluster.KindPutNode, self)
+	var placed cluster.Replica
+	c.Await("the replica", func(s *state.State) bool {
+		list := s.ReplicasOf("m")
+		if len(list) == 1 {
+			placed = list[0]
+		}
+		return len(list) == 1
+	})
+	l, err := link.New(link.Config{
+		Dir: dir, Saved: saved, Self: self,
+		Serving: func() []cluster.ReplicaReport {
+			return []cluster.ReplicaReport{{ID: placed.ID, Generation: placed.Generation, Phase: cluster.Ready}}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var running conc.WaitGroup
+	defer running.Wait()
+	defer stop()
+	running.Go(func() { _ = l.Run(ctx) })
+	c.Await("the start", func(s *state.State) bool {
+		n, _ := s.Node("w1")
+		r, _ := s.Replica(placed.ID)
+		if n.Incarnation == 2 && r.Phase != cluster.Ready {
+			t.Errorf("the replica is %s", r.Phase)
+		}
+		return n.Incarnation == 2
+	})
 }
 
 func TestAdvertised(t *testing.T) {

@@ -112,8 +112,8 @@ func (j joined) Measure(ctx context.Context, m cluster.Measures) error {
 func (n *Node) join() (joined, error) {
 	l, err := link.New(link.Config{
 		Dir: n.cfg.Dir, Saved: n.cfg.Saved, Contacts: n.cfg.Contacts, Gossip: n.cfg.Gossip,
-		Self:  cluster.Node{Addr: n.addr, Build: n.cfg.Build, GPUs: n.cfg.GPUs, Pins: n.cfg.Pins},
-		Loads: n.loads, Dial: n.cfg.Dial, Log: n.cfg.Log,
+		Self:    cluster.Node{Addr: n.addr, Build: n.cfg.Build, GPUs: n.cfg.GPUs, Pins: n.cfg.Pins},
+		Serving: n.reports, Loads: n.loads, Dial: n.cfg.Dial, Log: n.cfg.Log,
 	})
 	return joined{l}, err
 }

@@ -76,15 +76,20 @@ func (n *Node) report(ctx context.Context) error {
 	}
 }
 
-// news are the reports that a state does not have, as far as all control nodes can read
-// them.
-func (n *Node) news(s *state.State) (out []cluster.ReplicaReport) {
+// reports are about all replicas of this process.
+func (n *Node) reports() []cluster.ReplicaReport {
 	list := n.engine.Reports()
 	if refused := n.refused.Load(); refused != nil {
 		list = append(list, *refused...)
 	}
+	return list
+}
+
+// news are the reports that a state does not have, as far as all control nodes can read
+// them.
+func (n *Node) news(s *state.State) (out []cluster.ReplicaReport) {
 	spoken := s.Spoken().Newest
-	for _, r := range list {
+	for _, r := range n.reports() {
 		r.Facts = r.Facts.Before(spoken)
 		known, ok := s.Replica(r.ID)
 		if !ok || known.Node != n.name || known.Generation != r.Generation {
