@@ -121,12 +121,12 @@ func (s *scene) keep(ctx context.Context, b *quota.Book) {
 
 func (s *scene) request(ctx context.Context, b *quota.Book, random *rand.Rand) {
 	tokens := 1 + random.Int64N(max(1, s.limit.Tokens/50))
-	settle, retry, ok := b.Account("k", s.limit).Reserve(ctx, tokens)
+	settle, refused, ok := b.Account("k", s.limit).Reserve(ctx, tokens)
 	if !ok {
-		if retry <= 0 {
-			s.t.Errorf("refused, and to try again after %s", retry)
+		if refused.After <= 0 {
+			s.t.Errorf("refused, and to try again after %s", refused.After)
 		}
-		wait(ctx, min(retry, time.Duration(random.Int64N(int64(5*time.Second)))+time.Millisecond))
+		wait(ctx, min(refused.After, time.Duration(random.Int64N(int64(5*time.Second)))+time.Millisecond))
 		return
 	}
 	taken := time.Now()

@@ -106,7 +106,7 @@ func (g *Gateway) serve(c echo.Context, d *session.Served, kind openai.Kind, o *
 		return err
 	}
 	defer leave()
-	settle, err := holder.reserve(c.Request().Context(), call.likelyTokens(prompts))
+	settle, err := holder.reserve(c, call.likelyTokens(prompts))
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/labstack/echo/v4"
+
 	"github.com/tokenrouter/tokenrouter/api/openai"
+	"github.com/tokenrouter/tokenrouter/gateway/quota"
 	"github.com/tokenrouter/tokenrouter/gateway/session"
 )
 
@@ -41,9 +44,11 @@ type Holder struct {
 
 // Quota bounds the requests and tokens that a key gets in a minute, over all gateways.
 type Quota interface {
-	// Reserve takes one request and up to tokens tokens, or says after how long it
-	// may be asked again. The caller must call settle with what was used.
-	Reserve(ctx context.Context, tokens int64) (settle func(used int64), retry time.Duration, ok bool)
+	// Rates are what the key may have. It asks nobody.
+	Rates() quota.Rates
+	// Reserve takes one request and up to tokens tokens, or says why not. The caller
+	// must call settle with what was used.
+	Reserve(ctx context.Context, tokens int64) (settle func(used int64), refused quota.Refusal, ok bool)
 }
 
 var (
@@ -98,17 +103,18 @@ func notAllowed(param, format string, args ...any) *openai.Error {
 	}
 }
 
-// reserve takes the rates of a request with n answers, and returns what gives back
-// the unused part.
-func (h *Holder) reserve(ctx context.Context, tokens int64) (settle func(used int64), err error) {
+// reserve takes the rates of a request, and returns what gives back the unused part.
+// If there are none left, the answer's headers say which.
+func (h *Holder) reserve(c echo.Context, tokens int64) (settle func(used int64), err error) {
 	if h == nil || h.Quota == nil {
 		return func(int64) {}, nil
 	}
-	settle, retry, ok := h.Quota.Reserve(ctx, tokens)
+	settle, refused, ok := h.Quota.Reserve(c.Request().Context(), tokens)
 	if ok {
 		return settle, nil
 	}
-	seconds := max(1, int((retry+time.Second-1)/time.Second))
+	setRefusal(c.Response().Header(), refused)
+	seconds := max(1, int((refused.After+time.Second-1)/time.Second))
 	return nil, &openai.Error{
 		Status: http.StatusTooManyRequests, Type: openai.TypeRateLimit, Code: "rate_limit_exceeded", RetryAfter: seconds,
 		Message: "this API key has used up its rate; try again in " + strconv.Itoa(seconds) + " s",

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/api/generate"
+	"github.com/tokenrouter/tokenrouter/gateway/quota"
 	"github.com/tokenrouter/tokenrouter/gateway/session"
 	"github.com/tokenrouter/tokenrouter/gateway/session/sessiontest"
 )
@@ -46,11 +47,13 @@ type meter struct {
 	settled        chan struct{}
 }
 
-func (m *meter) Reserve(_ context.Context, tokens int64) (func(int64), time.Duration, bool) {
+func (m *meter) Rates() quota.Rates { return quota.Rates{} }
+
+func (m *meter) Reserve(_ context.Context, tokens int64) (func(int64), quota.Refusal, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.left < tokens {
-		return nil, 2500 * time.Millisecond, false
+		return nil, quota.Refusal{After: 2500 * time.Millisecond}, false
 	}
 	m.left -= tokens
 	m.reserved = append(m.reserved, tokens)
@@ -60,7 +63,7 @@ func (m *meter) Reserve(_ context.Context, tokens int64) (func(int64), time.Dura
 		m.left += tokens - used
 		m.used = append(m.used, used)
 		m.settled <- struct{}{}
-	}, 0, true
+	}, quota.Refusal{}, true
 }
 
 func TestWhatAKeyMayAskFor(t *testing.T) {

@@ -183,6 +183,7 @@ func (g *Gateway) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 		holder, err := g.holder(r.Header)
 		if err == nil {
 			outcomeOf(c).holder = holder
+			setRates(c.Response().Header(), holder)
 			return next(c)
 		}
 		outcomeOf(c).err = err

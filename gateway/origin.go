@@ -16,6 +16,11 @@ import (
 // maxPreflight bounds the header names that a preflight may ask for, in bytes.
 const maxPreflight = 2 << 10
 
+// exposedHeaders are those that a page of another origin may read.
+const exposedHeaders = headerRequestID + ", Retry-After, " +
+	headerLimitRequests + ", " + headerRemainingRequests + ", " + headerResetRequests + ", " +
+	headerLimitTokens + ", " + headerRemainingTokens + ", " + headerResetTokens
+
 // guardOrigin keeps foreign web pages out. A browser on the machine can reach a
 // server on loopback for any page, so two things are checked: the Host header of
 // a request over loopback must name loopback (a page whose name was rebound to
@@ -40,7 +45,7 @@ func (g *Gateway) guardOrigin(next echo.HandlerFunc) echo.HandlerFunc {
 			return forbidden("origin_not_allowed", "web pages of this origin may not use the API; the server's --allow-origins can add it")
 		}
 		h.Set(echo.HeaderAccessControlAllowOrigin, origin)
-		h.Set(echo.HeaderAccessControlExposeHeaders, headerRequestID+", Retry-After")
+		h.Set(echo.HeaderAccessControlExposeHeaders, exposedHeaders)
 		if r.Method != http.MethodOptions || r.Header.Get(echo.HeaderAccessControlRequestMethod) == "" {
 			return next(c)
 		}

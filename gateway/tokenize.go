@@ -105,7 +105,7 @@ func (g *Gateway) recite(c echo.Context, d *session.Served, prompt generate.Requ
 		return nil, err
 	}
 	defer leave()
-	settle, err := holder.reserve(c.Request().Context(), 0)
+	settle, err := holder.reserve(c, 0)
 	if err != nil {
 		return nil, err
 	}

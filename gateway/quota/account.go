@@ -34,7 +34,12 @@ type Account struct {
 	// notBefore is when the leader may be asked again, aloneUntil when it is asked again
 	// after it has not answered.
 	notBefore, aloneUntil time.Time
+	// scarce says of which rates too little was given when it was last asked for.
+	scarce scarcity
 }
+
+// scarcity says which rates have not enough.
+type scarcity struct{ requests, tokens bool }
 
 // reign is a leader in its term.
 type reign struct {
@@ -135,35 +140,47 @@ func (a *Account) next() uint64 {
 	return a.seq
 }
 
-// Reserve takes one request and up to tokens tokens, or says after how long it may
-// be asked again. A request that is larger than the rate of a minute is charged
-// with that rate, so that it can run at all.
-func (a *Account) Reserve(ctx context.Context, tokens int64) (settle func(used int64), retry time.Duration, ok bool) {
+// Rates are what the key may have in a minute over all gateways.
+func (a *Account) Rates() Rates {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.rates
+}
+
+// Reserve takes one request and up to tokens tokens, or says why not. A request that
+// is larger than the rate of a minute is charged with that rate, so that it can run at
+// all.
+func (a *Account) Reserve(ctx context.Context, tokens int64) (settle func(used int64), refused Refusal, ok bool) {
 	need := a.need(tokens)
 	if parts, ok := a.take(need); ok {
-		return a.settler(need.Tokens, parts), 0, true
+		return a.settler(need.Tokens, parts), Refusal{}, true
 	}
 	a.asking.Lock()
 	defer a.asking.Unlock()
 	if parts, ok := a.take(need); ok { // who asked before has brought enough
-		return a.settler(need.Tokens, parts), 0, true
+		return a.settler(need.Tokens, parts), Refusal{}, true
 	}
 	wait := a.borrow(ctx, need)
 	if parts, ok := a.take(need); ok {
-		return a.settler(need.Tokens, parts), 0, true
+		return a.settler(need.Tokens, parts), Refusal{}, true
 	}
-	a.release() // others may have use for it
-	return nil, max(wait, minRetry), false
+	short := a.release(need) // others may have use for it
+	return nil, Refusal{After: max(wait, minRetry), Requests: short.requests, Tokens: short.tokens}, false
 }
 
-// release ends the slices before their time.
-func (a *Account) release() {
+// release ends the slices before their time. It says for want of which rates they do
+// not suffice: what is not here may be elsewhere, unless it was asked for and refused.
+func (a *Account) release(need cluster.Amount) (short scarcity) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	left := a.left()
+	short.requests = a.scarce.requests && left.Requests < need.Requests+a.debt.Requests
+	short.tokens = a.scarce.tokens && left.Tokens < need.Tokens+a.debt.Tokens
 	for _, s := range a.slices {
 		s.until = s.at
 	}
 	a.lapse(a.book.cfg.Now())
+	return short
 }
 
 // need is what a request takes of the rates that are bounded.
@@ -269,10 +286,12 @@ func (a *Account) borrow(ctx context.Context, need cluster.Amount) (wait time.Du
 		if err == nil {
 			return s.Retry
 		}
+		a.mu.Lock()
+		a.scarce = scarcity{}
 		if errors.Is(err, ErrRefused) {
+			a.mu.Unlock()
 			return maxPause
 		}
-		a.mu.Lock()
 		a.aloneUntil = a.book.cfg.Now().Add(alone)
 		a.mu.Unlock()
 	}
@@ -330,7 +349,10 @@ func (a *Account) addOwnPart(now time.Time, due cluster.Amount) time.Duration {
 		sum = plus(sum, s.given)
 	}
 	due = minus(due, a.left())
-	if !fits(a.rates.Requests, n, sum.Requests, due.Requests) || !fits(a.rates.Tokens, n, sum.Tokens, due.Tokens) {
+	a.scarce = scarcity{
+		requests: !fits(a.rates.Requests, n, sum.Requests, due.Requests), tokens: !fits(a.rates.Tokens, n, sum.Tokens, due.Tokens),
+	}
+	if a.scarce != (scarcity{}) {
 		if len(a.slices) == 0 {
 			return maxPause
 		}

@@ -56,7 +56,8 @@ func (a *Account) ask(ctx context.Context, want cluster.Amount, timeout time.Dur
 		from: q.began, at: q.began, until: q.began.Add(min(s.Life, cluster.SliceLife)), given: s.Given, left: s.Given, stamp: stamp,
 	})
 	a.notBefore = time.Time{}
-	if s.Given.Requests < want.Requests || s.Given.Tokens < want.Tokens {
+	a.scarce = scarcity{requests: s.Given.Requests < want.Requests, tokens: s.Given.Tokens < want.Tokens}
+	if a.scarce != (scarcity{}) {
 		a.notBefore = a.book.cfg.Now().Add(min(s.Retry, maxPause))
 	}
 	return s, nil

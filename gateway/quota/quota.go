@@ -21,6 +21,16 @@ type Lessor interface {
 // Rates are what a key may have in a minute; 0 means no bound.
 type Rates = cluster.Amount
 
+// Refusal says why a request gets nothing.
+type Refusal struct {
+	// After is how long to wait before the request is asked for again.
+	After time.Duration
+	// Requests and Tokens say which rates are known to have less left than the request
+	// needs. Neither is set if none is known: the leader does not know the key, or others
+	// took what it gave.
+	Requests, Tokens bool
+}
+
 // Config is what a Book needs.
 type Config struct {
 	// Gateway is this one's node.

@@ -179,8 +179,8 @@ func TestDebtIsPaid(t *testing.T) {
 		t.Fatal("the first request is refused")
 	}
 	settle(800)
-	if _, retry, ok := a.Reserve(t.Context(), 10); ok || retry < time.Second {
-		t.Errorf("at once: %t, retry after %v", ok, retry)
+	if _, refused, ok := a.Reserve(t.Context(), 10); ok || refused.After < time.Second || !refused.Tokens || refused.Requests {
+		t.Errorf("at once: %t, %+v", ok, refused)
 	}
 	l.now = l.now.Add(cluster.SliceWindow)
 	if _, _, ok := a.Reserve(t.Context(), 10); !ok {
@@ -283,8 +283,8 @@ func TestEveryWindow(t *testing.T) {
 // A key that the leader does not know gets nothing, and no own part either.
 func TestRefusedKey(t *testing.T) {
 	b := NewBook(Config{Gateway: "g", Lessor: refuser{}, Gateways: func() int { return 1 }})
-	if _, _, ok := b.Account("k", Rates{Requests: 60}).Reserve(t.Context(), 1); ok {
-		t.Error("a request passes")
+	if _, refused, ok := b.Account("k", Rates{Requests: 60}).Reserve(t.Context(), 1); ok || refused.Requests || refused.Tokens {
+		t.Errorf("a request passes, or a rate is used up: %t, %+v", ok, refused)
 	}
 }
 
