@@ -93,6 +93,11 @@ type clusterBackupCmd struct {
 
 // Run writes a copy of the cluster's state. A file is there whole, or not at all.
 func (b *clusterBackupCmd) Run(ctx context.Context, p process) error {
+	if b.File != "-" {
+		if err := checkOutput("FILE", b.File); err != nil {
+			return err
+		}
+	}
 	return b.operate(ctx, func(ctx context.Context, c *operator.Client) error {
 		text, err := c.Backup(ctx)
 		if err != nil {

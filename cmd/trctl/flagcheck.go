@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/tokenrouter/tokenrouter/gateway"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/link"
@@ -93,6 +94,15 @@ func checkOutput(flag, name string) error {
 		return usagef("%s: there is no directory %s to write %s to", flag, dir, filepath.Base(name))
 	}
 	return nil
+}
+
+// checkSVG reports a picture that could not be written when the work is done. An empty name
+// is no picture.
+func checkSVG(flag, name string) error {
+	if name != "" && !strings.HasSuffix(name, ".svg") {
+		return usagef("%s writes SVG: the file's name must end in .svg", flag)
+	}
+	return checkOutput(flag, name)
 }
 
 // firstOf is the first of some faults.

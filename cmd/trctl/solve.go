@@ -9,7 +9,6 @@ import (
 	"math"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/tokenrouter/tokenrouter/policies/threshold"
 )
@@ -133,6 +132,9 @@ func (c *solveCmd) inputs(p process) ([]*threshold.Input, error) {
 	if c.Tick < 0 || math.IsNaN(c.Tick) {
 		return nil, usagef("--tick must be more than 0")
 	}
+	if err := checkSVG("--plot", c.Plot); err != nil {
+		return nil, err
+	}
 	from := p.in
 	if c.File != "-" {
 		file, err := os.Open(c.File)
@@ -145,9 +147,6 @@ func (c *solveCmd) inputs(p process) ([]*threshold.Input, error) {
 	inputs, err := threshold.ParseInputs(from)
 	if err != nil {
 		return nil, &usageError{fmt.Errorf("read cases: %w", err)}
-	}
-	if c.Plot != "" && !strings.HasSuffix(c.Plot, ".svg") {
-		return nil, usagef("--plot writes SVG: the file's name must end in .svg")
 	}
 	if c.Plot != "" && len(inputs) > maxCurves {
 		return nil, usagef("--plot draws at most %d cases, there are %d", maxCurves, len(inputs))

@@ -101,7 +101,10 @@ func writePlot(name string, curves []curve) error {
 	if _, err := to.WriteTo(&text); err != nil {
 		return fmt.Errorf("plot: %w", err)
 	}
-	return os.WriteFile(name, text.Bytes(), 0o644)
+	if err := os.WriteFile(name, text.Bytes(), 0o644); err != nil {
+		return &usageError{fmt.Errorf("write plot: %w", err)}
+	}
+	return nil
 }
 
 // hue gives curve k a colour that differs from its neighbours'; the set is that

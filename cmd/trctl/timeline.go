@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/internal/sim"
@@ -25,8 +24,10 @@ func (c *timelineCmd) Run(p process) error {
 	if len(c.Step) < 1 || len(c.Step) > sim.MaxModels || len(c.BatchThreshold) != len(c.Step) {
 		return usagef("--step has %d models and --batch-threshold %d; both need the same, 1 to %d", len(c.Step), len(c.BatchThreshold), sim.MaxModels)
 	}
-	if c.Output != "" && c.Output != "-" && !strings.HasSuffix(c.Output, ".svg") {
-		return usagef("--output writes SVG: the file's name must end in .svg")
+	if c.Output != "-" {
+		if err := checkSVG("--output", c.Output); err != nil {
+			return err
+		}
 	}
 	requests, err := sim.ParsePaths(c.Paths, len(c.Step))
 	if err != nil {
@@ -62,7 +63,10 @@ func (c *timelineCmd) Run(p process) error {
 	if c.Output == "" {
 		return nil
 	}
-	return os.WriteFile(c.Output, sim.Timeline(panels), 0o644)
+	if err := os.WriteFile(c.Output, sim.Timeline(panels), 0o644); err != nil {
+		return &usageError{fmt.Errorf("write the timeline: %w", err)}
+	}
+	return nil
 }
 
 func (c *timelineCmd) config(rule schedule.Rule, models []string, requests []sim.Request) sim.Config {
