@@ -3,6 +3,8 @@ package handoff
 import (
 	"fmt"
 	"math"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/tokenrouter/tokenrouter/api/sampling"
 )
@@ -219,4 +221,17 @@ func (k Kind) String() string {
 		return "group"
 	}
 	return fmt.Sprintf("kind(%d)", uint8(k))
+}
+
+// validName reports whether s may be shown in a log as it is.
+func validName(s string) bool {
+	if !utf8.ValidString(s) {
+		return false
+	}
+	for _, c := range s {
+		if !unicode.IsPrint(c) {
+			return false
+		}
+	}
+	return true
 }
