@@ -114,9 +114,20 @@ func (c *Client) failed(addr string) {
 
 // call asks one control node after another until one answers.
 func (c *Client) call(ctx context.Context, path string, in, out any, limit int64) error {
+	return c.ask(ctx, c.cfg.Attempt, path, in, out, limit)
+}
+
+// ask is call with a bound of its own for each control node after which there is another
+// one to ask.
+func (c *Client) ask(ctx context.Context, patience time.Duration, path string, in, out any, limit int64) error {
 	var errs []error
-	for _, addr := range c.Control() {
-		err := c.attempt(ctx, addr, path, in, out, limit)
+	addrs := c.Control()
+	for i, addr := range addrs {
+		bound := c.cfg.Attempt
+		if i < len(addrs)-1 {
+			bound = min(bound, patience)
+		}
+		err := c.attempt(ctx, bound, addr, path, in, out, limit)
 		if err == nil || answers(err) {
 			c.answered(addr)
 			return err
@@ -137,8 +148,8 @@ func (c *Client) call(ctx context.Context, path string, in, out any, limit int64
 	}
 }
 
-func (c *Client) attempt(ctx context.Context, addr, path string, in, out any, limit int64) error {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.Attempt)
+func (c *Client) attempt(ctx context.Context, bound time.Duration, addr, path string, in, out any, limit int64) error {
+	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	return c.peers.Call(ctx, "", addr, path, in, out, limit)
 }
@@ -160,10 +171,15 @@ func (c *Client) Propose(ctx context.Context, command cluster.Command) (uint64, 
 	return reply.Index, err
 }
 
+// beatPatience is how long a heartbeat waits for a control node before another one is
+// asked. A machine that has lost its power refuses nothing, it is silent: the next
+// control node must hear of this node before the leader takes it for lost.
+const beatPatience = 500 * time.Millisecond
+
 // Heartbeat tells the leader that the node is there.
 func (c *Client) Heartbeat(ctx context.Context, beat cluster.Beat) (cluster.BeatReply, error) {
 	var reply cluster.BeatReply
-	err := c.call(ctx, cluster.PathHeartbeat, beat, &reply, cluster.MaxCall)
+	err := c.ask(ctx, beatPatience, cluster.PathHeartbeat, beat, &reply, cluster.MaxCall)
 	return reply, err
 }
 

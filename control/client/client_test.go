@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -157,6 +158,51 @@ func TestControlOrder(t *testing.T) {
 	order("a:1 b:1 d:1 x:1")
 	c.failed("a:1")
 	order("b:1 d:1 a:1 x:1")
+}
+
+// A control node that has fallen silent, and refuses nothing, holds no heartbeat back for
+// so long that the leader takes its node for lost (2 s): another control node gets it.
+func TestBeatPassesBySilentNodes(t *testing.T) {
+	own := credentials(t)
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		var heard []time.Duration // when the second control node was asked
+		var silent []net.Conn
+		c, err := New(Config{Credentials: own, Control: []string{"silent:1", "other:1"}, Dial: func(_ context.Context, _, addr string) (net.Conn, error) {
+			if addr == "other:1" {
+				heard = append(heard, time.Since(began))
+				return nil, errors.New("refused")
+			}
+			near, far := net.Pipe()
+			silent = append(silent, far)
+			return near, nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		const every = 500 * time.Millisecond
+		if err := c.Beat(ctx, every, func() cluster.Beat { return cluster.Beat{Node: "w"} }, nil); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Beat: %v", err)
+		}
+		last := -every
+		for _, at := range heard {
+			if at-last > 2*every {
+				t.Errorf("no other control node was asked from %s to %s", last, at)
+			}
+			last = at
+		}
+		if len(heard) == 0 {
+			t.Error("no other control node was asked")
+		}
+		for _, conn := range silent {
+			_ = conn.Close()
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // Nobody answers: the error says so, and the loops go on until they are ended.

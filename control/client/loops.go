@@ -16,9 +16,7 @@ func (c *Client) Beat(ctx context.Context, interval time.Duration, beat func() c
 	failing := false
 	for {
 		began := time.Now()
-		attempt, cancel := context.WithTimeout(ctx, c.cfg.Attempt)
-		reply, err := c.Heartbeat(attempt, beat())
-		cancel()
+		reply, err := c.Heartbeat(ctx, beat())
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
