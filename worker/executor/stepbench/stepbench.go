@@ -10,7 +10,6 @@ import (
 	"github.com/tokenrouter/tokenrouter/api/sampling"
 	"github.com/tokenrouter/tokenrouter/worker/executor"
 	"github.com/tokenrouter/tokenrouter/worker/model"
-	"github.com/tokenrouter/tokenrouter/worker/step"
 )
 
 // ErrConfig says that a measurement does not fit the executor.
@@ -63,26 +62,6 @@ type Line struct {
 	// Replayed is the share of the steps that came from captured graphs.
 	Replayed float64            `json:"replayed"`
 	Phases   map[string]float64 `json:"phases_ms,omitempty"`
-}
-
-// bench is a run.
-type bench struct {
-	cfg   Config
-	e     executor.Executor
-	info  executor.Info
-	model *model.Config
-	seqs  []*sequence
-	ids   []int32
-	r     step.Result
-	last  uint64 // number of the last step launched
-	gaps  []time.Duration
-}
-
-// sequence is an open slot with its own run of pages.
-type sequence struct {
-	slot          step.Slot
-	length, pages int
-	first         int
 }
 
 // Run measures all shapes in order. The error is ErrConfig, that of ctx, or the executor's.
@@ -154,78 +133,6 @@ func (b *bench) check() error {
 	return nil
 }
 
-// open opens sequences and prefills them, up to n.
-func (b *bench) open(ctx context.Context, n int) error {
-	for _, s := range b.seqs[:min(n, len(b.seqs))] { // a prefill may have cut one short
-		if err := b.prefill(ctx, s, b.cfg.Context); err != nil {
-			return err
-		}
-	}
-	for len(b.seqs) < n {
-		slot, err := b.e.Open(executor.SeqConfig{Sampling: b.cfg.Sampling})
-		if err != nil {
-			return err
-		}
-		s := &sequence{slot: slot, first: len(b.seqs) * b.each()}
-		b.seqs = append(b.seqs, s)
-		if err := b.prefill(ctx, s, b.cfg.Context); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// grow adds a row to a batch.
-func (b *bench) grow(to *step.Batch, s *sequence, r step.Row) {
-	r.Slot, r.Start, r.Logprobs, r.Want = s.slot, int32(s.length), -1, step.FEntropy
-	s.length += len(r.Tokens)
-	for ; s.pages*b.info.PageSize < s.length; s.pages++ {
-		to.Patches = append(to.Patches, step.PagePatch{Slot: s.slot, Index: int32(s.pages), Page: int32(s.first + s.pages)})
-	}
-	to.Rows = append(to.Rows, r)
-}
-
-// cut makes a sequence shorter. Pages beyond it are patched in again when it grows.
-func (b *bench) cut(s *sequence, length int) error {
-	s.length, s.pages = length, (length+b.info.PageSize-1)/b.info.PageSize
-	return b.e.Truncate(s.slot, length)
-}
-
-// prefill feeds n tokens in as few steps as possible; the last one samples.
-func (b *bench) prefill(ctx context.Context, s *sequence, n int) error {
-	for s.length < n {
-		part := b.ids[s.length:min(n, s.length+b.info.MaxTokens)]
-		row := step.Row{Tokens: part}
-		if s.length+len(part) == n {
-			row.Sample = 1
-		}
-		var batch step.Batch
-		b.grow(&batch, s, row)
-		if _, err := b.step(ctx, &batch); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// step launches and waits, and returns the time inside Launch.
-func (b *bench) step(ctx context.Context, batch *step.Batch) (time.Duration, error) {
-	ticket, launch, err := b.launch(batch)
-	if err != nil {
-		return launch, err
-	}
-	return launch, b.e.Wait(ctx, ticket, &b.r)
-}
-
-// launch numbers and launches a step.
-func (b *bench) launch(batch *step.Batch) (executor.Ticket, time.Duration, error) {
-	b.last++
-	batch.Step = b.last
-	start := time.Now()
-	ticket, err := b.e.Launch(batch)
-	return ticket, time.Since(start), err
-}
-
 // shape measures one shape.
 func (b *bench) shape(ctx context.Context, s Shape) (Line, error) {
 	if err := b.open(ctx, max(s.Rows, 1)); err != nil {
@@ -273,142 +180,4 @@ func (b *bench) shape(ctx context.Context, s Shape) (Line, error) {
 		return line, err
 	}
 	return line, b.cfg.After(ctx, &line, func() error { return b.again(ctx, s) })
-}
-
-// again runs a shape once more.
-func (b *bench) again(ctx context.Context, s Shape) error {
-	if s.Rows > 0 {
-		return b.steps(ctx, s, 1, 0, nil)
-	}
-	if err := b.cut(b.seqs[0], 0); err != nil {
-		return err
-	}
-	return b.prefill(ctx, b.seqs[0], s.Tokens)
-}
-
-func ms(d time.Duration) float64 { return d.Seconds() * 1e3 }
-
-// seen is when the results of the step that was waited for were there: for an executor that cannot tell, now.
-func (b *bench) seen() time.Time {
-	if e, ok := b.e.(interface{ Seen() time.Time }); ok {
-		return e.Seen()
-	}
-	return time.Now()
-}
-
-// begun is when the device could begin the step that was launched just now: for an executor that cannot tell, when it
-// was launched.
-func (b *bench) begun(launched time.Time) time.Time {
-	if e, ok := b.e.(interface{ Begun() time.Time }); ok && !e.Begun().IsZero() {
-		return e.Begun()
-	}
-	return launched
-}
-
-// gap notes how long after the results of a step the next one was launched.
-func (b *bench) gap(seen, launched time.Time) { b.gaps = append(b.gaps, max(0, launched.Sub(seen))) }
-
-// steps repeats a step by cutting its tokens off again.
-func (b *bench) steps(ctx context.Context, s Shape, warm, rounds int, note func(step, launch time.Duration)) error {
-	var batch step.Batch
-	var seen time.Time
-	for i := range warm + rounds {
-		batch = step.Batch{Rows: batch.Rows[:0], Patches: batch.Patches[:0]}
-		for _, q := range b.seqs[:s.Rows] {
-			if err := b.cut(q, b.cfg.Context); err != nil {
-				return err
-			}
-			b.grow(&batch, q, step.Row{Tokens: b.ids[:s.Tokens], Sample: 1})
-		}
-		start := time.Now()
-		launch, err := b.step(ctx, &batch)
-		if err != nil {
-			return err
-		}
-		if i >= warm {
-			note(time.Since(start), launch)
-			b.gap(seen, b.begun(start.Add(launch)))
-		}
-		seen = b.seen()
-	}
-	return nil
-}
-
-// ahead decodes with the next step launched before the results of one are known.
-func (b *bench) ahead(ctx context.Context, s Shape, warm, rounds int, note func(step, launch time.Duration)) error {
-	var batches [2]step.Batch
-	launch := func(i int) (executor.Ticket, time.Duration, error) {
-		batch := &batches[i%2]
-		*batch = step.Batch{Rows: batch.Rows[:0], Patches: batch.Patches[:0]}
-		for _, q := range b.seqs[:s.Rows] {
-			b.grow(batch, q, step.Row{Tokens: b.ids[:1], Continue: i > 0, Sample: 1})
-		}
-		return b.launch(batch)
-	}
-	for _, q := range b.seqs[:s.Rows] {
-		if err := b.cut(q, b.cfg.Context); err != nil {
-			return err
-		}
-	}
-	ticket, _, err := launch(0)
-	if err != nil {
-		return err
-	}
-	last := time.Now()
-	for i := range warm + rounds {
-		next, took, err := launch(i + 1)
-		if err != nil {
-			return err
-		}
-		launched := b.begun(time.Now())
-		if err := b.e.Wait(ctx, ticket, &b.r); err != nil {
-			return err
-		}
-		now := time.Now()
-		if i >= warm {
-			b.gap(b.seen(), launched)
-		}
-		if i >= warm {
-			note(now.Sub(last), took)
-		}
-		ticket, last = next, now
-	}
-	return b.e.Wait(ctx, ticket, &b.r)
-}
-
-// prefills repeats a whole prefill, fewer times: it is long.
-func (b *bench) prefills(ctx context.Context, s Shape, warm, rounds int, note func(step, launch time.Duration)) error {
-	q := b.seqs[0]
-	for i := range min(warm, 2) + max(rounds/4, 5) {
-		if err := b.cut(q, 0); err != nil {
-			return err
-		}
-		start := time.Now()
-		if err := b.prefill(ctx, q, s.Tokens); err != nil {
-			return err
-		}
-		if i >= min(warm, 2) {
-			note(time.Since(start), 0)
-		}
-	}
-	return nil
-}
-
-// phases asks the executor for the parts of the last step.
-func (b *bench) phases(ctx context.Context, line *Line) error {
-	p, ok := b.e.(interface {
-		Phases(context.Context) (map[string]time.Duration, error)
-	})
-	if !b.cfg.Phases || !ok {
-		return nil
-	}
-	parts, err := p.Phases(ctx)
-	if err != nil {
-		return err
-	}
-	line.Phases = map[string]float64{}
-	for name, d := range parts {
-		line.Phases[name] = ms(d)
-	}
-	return nil
 }
