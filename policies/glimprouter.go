@@ -81,6 +81,9 @@ func (p *glimp) Spec() Spec {
 	return spec
 }
 
+// injects is the length of what ends a reasoning.
+func (p *glimp) injects() int { return len(p.steps.close) }
+
 func (p *glimp) Route(b *Batch, r *Result, out []Decision) {
 	for i, q := range b.Reqs {
 		at := p.steps.catchUp(q)

@@ -3,6 +3,7 @@ package policies_test
 import (
 	"bytes"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/tokenrouter/tokenrouter/api/routing"
@@ -36,14 +37,20 @@ func TestBinary(t *testing.T) {
 // Whatever a policy wants, no beginning of an answer has more tokens of the other
 // model than the request allows.
 func TestLargeShareIsBounded(t *testing.T) {
-	for _, name := range append(oneToken(), "r-stitch", "r-stitch+", "glimp-router", "request-level", "me") {
+	for _, name := range append(oneToken(), "r-stitch", "r-stitch+", "glimp-router", "glimp-router, short", "request-level", "me") {
+		name, short := strings.CutSuffix(name, ", short")
 		s, routed, _ := sides(name)
-		for _, bound := range []float64{0, 0.1, 1.0 / 3, 0.5, 1} {
+		if short { // the reasoning ends on the way, and what ends it is put into the text
+			s.StepTokens, s.ThinkTokens = 3, 11
+		}
+		injected := 0
+		for _, bound := range []float64{0, 0.1, 1.0 / 3, 0.5, 0.8, 1} {
 			turn := policies.Entry
 			row := routed
 			row.override = &routing.Override{MaxLargeShare: number(bound)}
 			large := 0
 			for n := range 60 {
+				row.token = int32(5 + n) // no step like the one before
 				d := decisions(configured(t, name, turn, s), turn, row)[0]
 				if !d.Keep {
 					if d.To == turn {
@@ -52,20 +59,40 @@ func TestLargeShareIsBounded(t *testing.T) {
 					turn = d.To
 					d = decisions(configured(t, name, turn, s), turn, row)[0]
 				}
-				row.out = append(row.out, 5)
-				row.models = append(row.models, turn)
-				if turn != policies.Entry {
-					large++
-				}
-				if n := len(row.out); float64(large) > bound*float64(n)+1e-6 {
-					t.Fatalf("%s: %d of %d tokens are the other model's, the bound is %g", name, large, n, bound)
+				injected += len(d.Inject)
+				for _, id := range append([]int32{row.token}, d.Inject...) {
+					row.out = append(row.out, id)
+					row.models = append(row.models, turn)
+					if turn != policies.Entry {
+						large++
+					}
+					if n := len(row.out); float64(large) > bound*float64(n)+1e-6 {
+						t.Fatalf("%s: %d of %d tokens are the other model's, the bound is %g", name, large, n, bound)
+					}
 				}
 				turn = d.To
-				_ = n
 			}
 			if name == "r2r" && math.Abs(float64(large)/60-bound) > 1.0/60 {
 				t.Errorf("r2r, which always routes, has %d of 60 at a bound of %g", large, bound)
 			}
+		}
+		if short && injected == 0 {
+			t.Error("void: nothing was put into the text")
+		}
+	}
+}
+
+// What a policy puts into the text counts, as the entry model's if it wrote the token before.
+func TestLargeShareCountsWhatIsPutIn(t *testing.T) {
+	text := trioText(t)
+	p := configured(t, "glimp-router", 0, policies.Settings{})
+	row := input{token: text.ThinkEnd, out: make([]int32, 20), top: []float64{90, 1}}
+	more := float64(1 + len(text.Close)) // as much may come at once
+	at := more / (float64(len(row.out)) + 1 + 1 + more)
+	for bound, want := range map[float64]policies.ModelID{at: 1, at - 1e-3: 0} {
+		row.override = &routing.Override{MaxLargeShare: number(bound)}
+		if d := decisions(p, 0, row)[0]; d.To != want || !d.Keep || len(d.Inject) != 1 {
+			t.Errorf("at a bound of %g: %+v, want model %d", bound, d, want)
 		}
 	}
 }

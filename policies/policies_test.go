@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tokenrouter/tokenrouter/api/routing"
 	"github.com/tokenrouter/tokenrouter/api/sampling"
 )
 
@@ -252,6 +253,83 @@ func TestEnsembleShares(t *testing.T) {
 			if share := float64(c[k]) / n; math.Abs(share-want) > bound {
 				t.Errorf("%s: model %d has share %.4f, want %.2f ± %.4f", name, k, share, want, bound)
 			}
+		}
+	}
+}
+
+// R2R's strategy immediate routes from its thresholds on, all of them that are given;
+// a value that is equal is met, and one that is no number counts as met.
+func TestImmediateAtItsThresholds(t *testing.T) {
+	var top []TopEntry
+	for range immediateTop {
+		top = append(top, TopEntry{Logit: 2})
+	}
+	aleatoric, epistemic := evidence(top)
+	const entropy = 1.5
+	up := func(v float64) *float64 { v = math.Nextafter(v, 10); return &v }
+	at := func(v float64) *float64 { return &v }
+	nan := float32(math.NaN())
+	for name, c := range map[string]struct {
+		s       Settings
+		entropy float32
+		top     []TopEntry
+		drop    bool
+	}{
+		"all at":          {Settings{Threshold: at(aleatoric), Epistemic: at(epistemic), Entropy: at(entropy)}, entropy, top, true},
+		"aleatoric below": {Settings{Threshold: up(aleatoric), Epistemic: at(epistemic), Entropy: at(entropy)}, entropy, top, false},
+		"epistemic below": {Settings{Threshold: at(aleatoric), Epistemic: up(epistemic), Entropy: at(entropy)}, entropy, top, false},
+		"entropy below":   {Settings{Threshold: at(aleatoric), Epistemic: at(epistemic), Entropy: up(entropy)}, entropy, top, false},
+		"aleatoric alone": {Settings{Threshold: at(aleatoric)}, 0, top, true},
+		"no entropy":      {Settings{Threshold: at(aleatoric), Entropy: at(entropy)}, nan, top, true},
+		"no number":       {Settings{Threshold: at(aleatoric), Epistemic: at(0)}, 0, append([]TopEntry{{Logit: nan}}, top[1:]...), true},
+		"at a pole":       {Settings{Threshold: at(aleatoric)}, 0, append([]TopEntry{{Logit: -1}}, top[1:]...), true},
+	} {
+		set, err := New("immediate", 2, c.s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := make([]Decision, 1)
+		set.For(Entry).Route(&Batch{Reqs: []*Req{{Sampling: &sampling.Params{}}}}, &Result{
+			Token: []int32{1}, LogV: 2, Entropy: []float32{c.entropy}, Top: [][]TopEntry{c.top},
+		}, out)
+		if out[0].Keep == c.drop {
+			t.Errorf("%s: %+v", name, out[0])
+		}
+	}
+}
+
+// A request with a threshold of its own is decided by it, and its conversation's other
+// requests are not.
+func TestStickyButForOwnThresholds(t *testing.T) {
+	set, err := New("request-level", 2, Settings{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := set.For(Entry)
+	ask := func(entropy float32, own *float64) bool {
+		q := &Req{Key: 9, Sampling: &sampling.Params{}}
+		if own != nil {
+			q.Override = &routing.Override{Threshold: own}
+		}
+		out := make([]Decision, 1)
+		p.Route(&Batch{Reqs: []*Req{q}}, &Result{Token: []int32{1}, LogV: 1, Entropy: []float32{entropy}}, out)
+		return out[0].Keep
+	}
+	zero, one := 0.0, 1.0
+	for i, c := range []struct {
+		entropy float32
+		own     *float64
+		keep    bool
+	}{
+		{0.05, &zero, false}, // not remembered
+		{0.05, nil, true},    // this is
+		{0.9, nil, true},
+		{0.9, &zero, false}, // in spite of it
+		{0.9, &one, true},
+		{0.9, nil, true},
+	} {
+		if keep := ask(c.entropy, c.own); keep != c.keep {
+			t.Errorf("request %d: kept %t", i, keep)
 		}
 	}
 }

@@ -21,7 +21,7 @@ type Set struct {
 
 // For returns a new instance for one model of the deployment. It obeys the
 // requests' own bounds on the large share.
-func (s *Set) For(self ModelID) Policy { return &bounded{s.build(self), self} }
+func (s *Set) For(self ModelID) Policy { return newBounded(s.build(self), self) }
 
 // Named makes a policy of one's own for a deployment: build returns the instance
 // for each of its models.

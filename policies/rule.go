@@ -12,8 +12,8 @@ import (
 // other models, which are always kept: true, or the entry model's name, returns the
 // turn. Without one they write one token each.
 //
-// A rule that fails while it runs, such as by a division by zero, hands over (or
-// returns): it does not know.
+// A rule that fails while it runs, such as by a division by zero, or reads a feature
+// that is no number, hands over (or returns): it does not know.
 type ruled struct {
 	defaults
 	rule *rule // nil: one token, then back
@@ -82,6 +82,9 @@ func (p *ruled) Route(b *Batch, r *Result, out []Decision) {
 
 // run evaluates the rule; known is false if that failed.
 func (u *rule) run(machine *vm.VM, row *ruleRow, self, owner ModelID) (to ModelID, known bool) {
+	if row.unknown(u) {
+		return 0, false
+	}
 	v, err := machine.Run(u.program, row)
 	if err != nil {
 		return 0, false
@@ -139,20 +142,34 @@ func (x *ruleRow) fill(u *rule, q *Req, r *Result, i int) {
 	}
 }
 
+// unknown says that a feature which the rule names is no number. Comparisons with
+// it are false whatever their sense.
+func (x *ruleRow) unknown(u *rule) bool {
+	for _, f := range []struct {
+		name  string
+		value float64
+	}{{"entropy", x.Entropy}, {"entropy_nats", x.Nats}, {"margin", x.Margin}, {"top1", x.Top1}, {"score", x.Score}} {
+		if f.value != f.value && u.reads[f.name] {
+			return true
+		}
+	}
+	return false
+}
+
 // phase is "think" after <think> and before </think>, which may stand in the prompt's end.
 func (u *rule) phase(q *Req) string {
 	if u.text == nil {
-		return "answer"
+		return phaseAnswer
 	}
 	for _, ids := range [][]int32{q.Out, q.Prompt[max(0, len(q.Prompt)-promptTail):]} {
 		for _, id := range slices.Backward(ids) {
 			switch id {
 			case u.text.ThinkStart:
-				return "think"
+				return phaseThink
 			case u.text.ThinkEnd:
-				return "answer"
+				return phaseAnswer
 			}
 		}
 	}
-	return "answer"
+	return phaseAnswer
 }

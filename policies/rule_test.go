@@ -28,6 +28,13 @@ func TestRulesRefused(t *testing.T) {
 		{"no network", policies.Settings{Rule: "score > 0.5", Net: " "}, []string{"line 1, column 1:", "router"}},
 		{"score of the other model", policies.Settings{Rule: "true", ReturnRule: "margin > 1 || score > 0.5"}, []string{"return_rule: line 1, column 15:", "entry model"}},
 		{"no phases", policies.Settings{Rule: "phase == 'think'", Text: blind}, []string{"line 1, column 1:", "</think>"}},
+		{"a phase that never is", policies.Settings{Rule: "entropy > 0.1 &&\nphase == 'thnik'"}, []string{"line 2, column 10:", `"think" or "answer"`, `"thnik"`}},
+		{"the same backwards", policies.Settings{Rule: "'Think' != phase"}, []string{"line 1, column 1:", `"Think"`}},
+		{"a phase of a list", policies.Settings{Rule: "phase in ['think', 'end']"}, []string{"line 1, column 20:", `"end"`}},
+		{"texts among numbers", policies.Settings{Rule: "token in [1, 'x']"}, []string{"line 1, column 14:", "a text in a list that a number"}},
+		{"numbers among texts", policies.Settings{Rule: "(text + 'é') in ['aé', 3]"}, []string{"line 1, column 24:", "a number in a list that a text"}},
+		{"division of a text", policies.Settings{Rule: "entropy > 1 || text / 2 > 1"}, []string{"line 1, column 21:", "invalid operation: / (mismatched types string and int)"}},
+		{"the function of divisions", policies.Settings{Rule: "divide(1, 2) > 0"}, []string{"line 1, column 1:", "divide"}},
 		{"a call", policies.Settings{Rule: "len(text) > 3"}, []string{"line 1, column 1:", "len"}},
 		{"a loop", policies.Settings{Rule: "all(1..1000000, # > 0)"}, []string{"line 1, column"}},
 		{"a range", policies.Settings{Rule: "position in 1..100000000"}, []string{"line 1, column"}},
@@ -110,6 +117,44 @@ func TestRulesRun(t *testing.T) {
 		if got := shown(decisions(set.For(policies.ModelID(self)), policies.ModelID(self), rows...)); got != want {
 			t.Errorf("on model %d: %s, want %s", self, got, want)
 		}
+	}
+}
+
+// What a rule divides by zero, or reads as no number, it does not know: it hands over,
+// and returns, whichever way round it compares.
+func TestRulesThatDoNotKnow(t *testing.T) {
+	nan := math.NaN()
+	for _, c := range []struct {
+		rule string
+		row  input
+		want string
+	}{
+		{"position / since_hop > 3", input{}, "1d"},
+		{"position / since_hop < 3", input{}, "1d"},
+		{"since_hop / position < 3", input{out: make([]int32, 2)}, "1d"}, // 1, which is below
+		{"since_hop / position > 3", input{out: make([]int32, 2)}, "0k"},
+		{"margin / entropy > 100", input{margin: 1}, "1d"},
+		{"margin / entropy < 100", input{margin: 1}, "1d"},
+		{"not (1 / (position - 2) > 0)", input{out: make([]int32, 2)}, "1d"},
+		{"position / 2 == 1.5 && position / 2.0 == 1.5", input{out: make([]int32, 3)}, "1d"},
+		{"7 / (large_share > 0.5 ? 2 : 3.5) == 2", input{}, "1d"},
+		{"0 / 0 == 1 && entropy > 5 ? 'tiny-s' : 'tiny-s'", input{}, "1d"},
+		{"entropy > 5 && 0 / 0 == 1", input{}, "0k"}, // it does not come to that
+		{"entropy > 0.5", input{entropy: nan}, "1d"},
+		{"entropy < 0.5", input{entropy: nan}, "1d"},
+		{"entropy_nats > 0.5", input{entropy: nan}, "1d"},
+		{"score > 0.5", input{score: nan}, "1d"},
+		{"margin < 0.5", input{margin: nan}, "1d"},
+		{"position > 5", input{entropy: nan, margin: nan, score: nan}, "0k"}, // it reads none of them
+	} {
+		p := configured(t, "rule", 0, policies.Settings{Rule: c.rule, Models: []string{"tiny-s", "tiny-l"}})
+		if got := shown(decisions(p, 0, c.row)); got != c.want {
+			t.Errorf("%s: %s, want %s", c.rule, got, c.want)
+		}
+	}
+	p := configured(t, "rule", 1, policies.Settings{Rule: "true", ReturnRule: "margin / entropy > 3"})
+	if got := shown(decisions(p, 1, input{margin: 1}, input{entropy: nan}, input{entropy: 2, margin: 2})); got != "0k 0k 1k" {
+		t.Errorf("a return rule: %s", got)
 	}
 }
 

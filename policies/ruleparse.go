@@ -115,7 +115,12 @@ func compileRule(setting, text string, scope ruleScope) (*rule, error) {
 	if w.named {
 		result = expr.AsKind(reflect.String)
 	}
-	program, err := expr.Compile(text, append(options, expr.Env(&ruleRow{}), result)...)
+	options = append(options, expr.Env(&ruleRow{}), result)
+	// Twice, so that errors of types are about what was written, not about its divisions' form.
+	if _, err = expr.Compile(text, options...); err != nil {
+		return nil, ruleError(fail, err)
+	}
+	program, err := expr.Compile(text, append(options, checkedDivision()...)...)
 	if err != nil {
 		return nil, ruleError(fail, err)
 	}
@@ -202,10 +207,7 @@ func (w *ruleWalk) value(n ast.Node, result bool) error {
 		if !slices.Contains(ruleOperators(), n.Operator) {
 			return w.fail(n.Location().From, "the operator %q is not known in rules", n.Operator)
 		}
-		if list, ok := n.Right.(*ast.ArrayNode); ok && n.Operator == "in" {
-			return w.all(append([]ast.Node{n.Left}, list.Nodes...)...)
-		}
-		return w.all(n.Left, n.Right)
+		return w.binary(n)
 	case *ast.ConditionalNode:
 		if err := w.all(n.Cond); err != nil {
 			return err
@@ -224,6 +226,23 @@ func (w *ruleWalk) value(n ast.Node, result bool) error {
 		return w.call(n.Location().From, name.Value, n.Arguments)
 	}
 	return w.fail(n.Location().From, "this kind of expression is not known in rules")
+}
+
+// binary checks both sides of an operator that is known.
+func (w *ruleWalk) binary(n *ast.BinaryNode) error {
+	list, isList := n.Right.(*ast.ArrayNode)
+	switch {
+	case n.Operator == "in" && isList:
+		if err := w.all(append([]ast.Node{n.Left}, list.Nodes...)...); err != nil {
+			return err
+		}
+		return w.members(n.Left, list.Nodes)
+	case n.Operator == "==" || n.Operator == "!=":
+		if err := cmp.Or(w.phases(n.Left, n.Right), w.phases(n.Right, n.Left)); err != nil {
+			return err
+		}
+	}
+	return w.all(n.Left, n.Right)
 }
 
 func (w *ruleWalk) all(nodes ...ast.Node) error {

@@ -6,15 +6,29 @@ package policies
 type bounded struct {
 	Policy
 	self ModelID
+	// reserve is how many ids the policy may put behind one token of another model.
+	reserve int
+}
+
+// injecting is a policy that puts ids into the text, so many at a time at most.
+type injecting interface{ injects() int }
+
+func newBounded(p Policy, self ModelID) *bounded {
+	b := &bounded{Policy: p, self: self}
+	if i, ok := p.(injecting); ok {
+		b.reserve = i.injects()
+	}
+	return b
 }
 
 // rounding lets a share through that equals its bound but for the last bit.
 const rounding = 1e-9
 
-// allows says that one more token of another model keeps within bound, after n
-// tokens of which large are of other models.
-func allows(bound float64, large, n int) bool {
-	return float64(large+1) <= bound*float64(n+1)+rounding
+// allows says that one more token of another model, and what may be put behind it,
+// keeps within bound, after n tokens of which large are of other models.
+func (p *bounded) allows(bound float64, large, n int) bool {
+	more := 1 + p.reserve
+	return float64(large+more) <= bound*float64(n+more)+rounding
 }
 
 // large counts the tokens of an answer that the entry model did not write.
@@ -43,7 +57,7 @@ func (p *bounded) Route(b *Batch, r *Result, out []Decision) {
 			}
 		}
 		switch {
-		case allows(*q.Override.MaxLargeShare, others, n):
+		case p.allows(*q.Override.MaxLargeShare, others, n):
 		case p.self == Entry:
 			*d = Decision{To: Entry, Keep: true, Inject: d.Inject}
 		default:
@@ -55,7 +69,7 @@ func (p *bounded) Route(b *Batch, r *Result, out []Decision) {
 func (p *bounded) Receive(q *Req, h *Handoff) (Verdict, ModelID) {
 	verdict, to := p.Policy.Receive(q, h)
 	if verdict == Bounce && to != Entry && p.self == Entry && q.Override != nil && q.Override.MaxLargeShare != nil &&
-		!allows(*q.Override.MaxLargeShare, large(q), len(q.Out)) {
+		!p.allows(*q.Override.MaxLargeShare, large(q), len(q.Out)) {
 		return Run, p.self
 	}
 	return verdict, to

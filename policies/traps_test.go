@@ -178,6 +178,19 @@ func TestTrap08ComparisonSense(t *testing.T) {
 	if got := shown(decisions(configured(t, "entropy", 0, tau), 0, input{entropy: below}, input{entropy: at})); got != "0k 1d" {
 		t.Errorf("entropy: %s", got)
 	}
+	// What is no number counts as unsure.
+	nan := math.NaN()
+	for name, row := range map[string]input{
+		"entropy":       {entropy: nan},
+		"r-stitch":      {entropy: nan},
+		"r-stitch+":     {entropy: 1.9, score: nan},
+		"request-level": {entropy: nan},
+		"glimp-router":  {top: []float64{1, nan}},
+	} {
+		if got := shown(decisions(configured(t, name, 0, policies.Settings{}), 0, row)); got != "1d" {
+			t.Errorf("%s without a number: %s", name, got)
+		}
+	}
 }
 
 // r-stitch divides by ln V, entropy does not, glimp-router takes 20 logits and
@@ -274,6 +287,16 @@ func TestTrap16ThinkOrAnswer(t *testing.T) {
 		glimp := configured(t, "glimp-router", 0, policies.Settings{})
 		if got := shown(decisions(glimp, 0, input{prompt: c.prompt, out: c.out, top: unsure})); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+	// A prompt that closes the reasoning has no steps to be sure of.
+	for name, c := range map[string]struct {
+		prompt []int32
+		want   string
+	}{"opens": {[]int32{1, start}, "0k"}, "closes": {[]int32{1, start, 9, end, 9}, "1d"}} {
+		glimp := configured(t, "glimp-router", 0, policies.Settings{})
+		if got := shown(decisions(glimp, 0, input{prompt: c.prompt, top: []float64{90, 1}})); got != c.want {
+			t.Errorf("a prompt that %s it, and a sure token: %s, want %s", name, got, c.want)
 		}
 	}
 	// The answer is the large model's, and what is forced into the text comes once.
