@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tokenrouter/tokenrouter/cuda/faults"
 	"github.com/tokenrouter/tokenrouter/worker/executor"
 	"github.com/tokenrouter/tokenrouter/worker/executor/cudaexec"
 	"github.com/tokenrouter/tokenrouter/worker/schedule"
@@ -80,6 +81,8 @@ type Config struct {
 
 	// openDevice opens a GPU; nil for the real one.
 	openDevice func(ordinal int) (*cudaexec.Device, error)
+	// openFaults opens what GPUs' faults come from; nil for NVML.
+	openFaults func() (faults.Events, error)
 	// newCPU builds the executor of a model on the CPU with a pool of so many pages; nil
 	// for the real one.
 	newCPU func(model string, vocab, pages int) (executor.Executor, error)

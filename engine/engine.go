@@ -13,6 +13,7 @@ import (
 	"github.com/sourcegraph/conc"
 	"github.com/sourcegraph/conc/pool"
 
+	"github.com/tokenrouter/tokenrouter/cuda/faults"
 	"github.com/tokenrouter/tokenrouter/gateway/session"
 	"github.com/tokenrouter/tokenrouter/policies"
 	"github.com/tokenrouter/tokenrouter/worker/schedule"
@@ -26,6 +27,7 @@ type Engine struct {
 	net    Network
 	models []*loaded
 	gpus   *gpus
+	faults *faults.Watcher
 	plan   Plan
 	// unseen says that the plan is for GPUs that need not be there; noGPU is why
 	// there is none that "auto" could take.
@@ -141,6 +143,9 @@ func Load(cfg Config) (_ *Engine, err error) {
 	}
 	e.tunings = e.newTunings()
 	e.session = session.Config{Logger: e.log}
+	if e.faults, err = e.newFaults(); err != nil {
+		return nil, err
+	}
 	if cfg.Metrics != nil {
 		for _, c := range []prometheus.Collector{&collector{e}, &tuneCollector{e}} {
 			if err := cfg.Metrics.Register(c); err != nil {
@@ -379,6 +384,7 @@ func (e *Engine) Run(ctx context.Context) (err error) {
 	}
 	group.Go(e.awaitStart)
 	group.Go(e.tune)
+	group.Go(e.faults.Run)
 	group.Go(func(ctx context.Context) error {
 		<-ctx.Done()
 		close(e.closing)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/cuda/driver"
+	"github.com/tokenrouter/tokenrouter/cuda/faults"
 	"github.com/tokenrouter/tokenrouter/worker/executor/cudaexec"
 )
 
@@ -33,6 +34,9 @@ type gpus struct {
 
 	mu      sync.Mutex
 	devices map[int]*gpu
+	// described are the GPUs that were opened; the list is replaced, never changed. used is closed once there is one.
+	described []faults.Device
+	used      chan struct{}
 }
 
 // gpu is an open device. Its fields are guarded by gpus.mu.
@@ -56,7 +60,7 @@ func newGPUs(cfg *Config, log *slog.Logger) *gpus {
 			})
 		}
 	}
-	return &gpus{open: open, log: log, devices: map[int]*gpu{}}
+	return &gpus{open: open, log: log, devices: map[int]*gpu{}, used: make(chan struct{})}
 }
 
 // get opens a GPU unless it is open. A lost one is opened anew once nobody uses it; ErrDeviceLost says that this is in vain.
@@ -93,6 +97,7 @@ func (g *gpus) get(ordinal int) (*gpu, error) {
 	}
 	next.opened = time.Now()
 	g.devices[ordinal] = next
+	g.describe(ordinal, next)
 	return next, nil
 }
 

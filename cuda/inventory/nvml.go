@@ -5,7 +5,6 @@ package inventory
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
@@ -86,6 +85,9 @@ func optional(d nvml.Device, g *GPU) {
 	if mode, _, r := d.GetMigMode(); r == nvml.SUCCESS {
 		g.MIG = mode == nvml.DEVICE_MIG_ENABLE
 	}
+	if types, r := d.GetSupportedEventTypes(); r == nvml.SUCCESS {
+		g.Faults = types&faultTypes != 0
+	}
 	if mode, _, r := d.GetEccMode(); r != nvml.SUCCESS || mode != nvml.FEATURE_ENABLED {
 		return
 	}
@@ -108,54 +110,4 @@ func charText(chars []int8) string {
 		out = append(out, byte(c))
 	}
 	return string(out)
-}
-
-func (l nvmlLibrary) watch(count int) (watcher, error) {
-	set, r := l.api.EventSetCreate()
-	if err := wrap("create event set", r); err != nil {
-		return nil, err
-	}
-	for i := range count {
-		d, r := l.api.DeviceGetHandleByIndex(i)
-		if r == nvml.SUCCESS {
-			var supported uint64
-			supported, r = d.GetSupportedEventTypes()
-			if types := supported & (nvml.EventTypeXidCriticalError | nvml.EventTypeDoubleBitEccError); r == nvml.SUCCESS && types != 0 {
-				r = d.RegisterEvents(types, set)
-			}
-		}
-		// A device without events is watched by nobody, which is all that can be had from it.
-		if r != nvml.SUCCESS && r != nvml.ERROR_NOT_SUPPORTED {
-			return nil, errors.Join(wrap(fmt.Sprintf("register for events of device %d", i), r), wrap("free event set", set.Free()))
-		}
-	}
-	return nvmlWatcher{set: set}, nil
-}
-
-type nvmlWatcher struct{ set nvml.EventSet }
-
-func (w nvmlWatcher) close() error { return wrap("free event set", w.set.Free()) }
-
-func (w nvmlWatcher) next(wait time.Duration) (Event, bool, error) {
-	data, r := w.set.Wait(uint32(wait.Milliseconds()))
-	if r == nvml.ERROR_TIMEOUT {
-		return Event{}, false, nil
-	}
-	if err := wrap("wait for event", r); err != nil {
-		return Event{}, false, err
-	}
-	e := Event{Kind: DoubleBit, Index: -1}
-	if data.EventType == nvml.EventTypeXidCriticalError {
-		e.Kind, e.Code = XID, data.EventData
-	}
-	if data.Device == nil {
-		return e, true, nil
-	}
-	if uuid, r := data.Device.GetUUID(); r == nvml.SUCCESS {
-		e.UUID = uuid
-	}
-	if index, r := data.Device.GetIndex(); r == nvml.SUCCESS {
-		e.Index = index
-	}
-	return e, true, nil
 }

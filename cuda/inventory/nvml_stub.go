@@ -12,4 +12,4 @@ func (noLibrary) shutdown() error             { return ErrNotBuilt }
 func (noLibrary) versions() (Versions, error) { return Versions{}, ErrNotBuilt }
 func (noLibrary) count() (int, error)         { return 0, ErrNotBuilt }
 func (noLibrary) gpu(int) (GPU, error)        { return GPU{}, ErrNotBuilt }
-func (noLibrary) watch(int) (watcher, error)  { return nil, ErrNotBuilt }
+func (noLibrary) events() (eventSet, error)   { return nil, ErrNotBuilt }

@@ -14,9 +14,8 @@ import (
 // mockDevice is an H200 whose optional queries answer with r.
 func mockDevice(r nvml.Return) *mock.Device {
 	return &mock.Device{
-		GetNameFunc:  func() (string, nvml.Return) { return "NVIDIA H200", nvml.SUCCESS },
-		GetUUIDFunc:  func() (string, nvml.Return) { return "GPU-1", nvml.SUCCESS },
-		GetIndexFunc: func() (int, nvml.Return) { return 4, nvml.SUCCESS },
+		GetNameFunc: func() (string, nvml.Return) { return "NVIDIA H200", nvml.SUCCESS },
+		GetUUIDFunc: func() (string, nvml.Return) { return "GPU-1", nvml.SUCCESS },
 		GetMemoryInfoFunc: func() (nvml.Memory, nvml.Return) {
 			return nvml.Memory{Total: 100, Free: 60, Used: 40}, nvml.SUCCESS
 		},
@@ -62,7 +61,7 @@ func TestNVMLDevice(t *testing.T) {
 	gpus, err := v.GPUs()
 	want := GPU{
 		Name: "NVIDIA H200", UUID: "GPU-1", PCIBusID: "0:1", ComputeMajor: 9, MemoryTotal: 100, MemoryFree: 60, MemoryUsed: 40,
-		Temperature: 45, Power: 123.5, Utilization: 0.25, ECC: ECC{Enabled: true, Corrected: 7, Uncorrectable: 2}, MIG: true,
+		Temperature: 45, Power: 123.5, Utilization: 0.25, Faults: true, ECC: ECC{Enabled: true, Corrected: 7, Uncorrectable: 2}, MIG: true,
 	}
 	if err != nil || len(gpus) != 1 || gpus[0] != want {
 		t.Errorf("got %+v, %v", gpus, err)
@@ -105,8 +104,8 @@ func TestNVMLErrors(t *testing.T) {
 	}
 }
 
-func TestNVMLWatch(t *testing.T) {
-	d := mockDevice(nvml.SUCCESS)
+func TestNVMLEvents(t *testing.T) {
+	d, other := mockDevice(nvml.SUCCESS), mockDevice(nvml.SUCCESS)
 	results := []struct {
 		data nvml.EventData
 		r    nvml.Return
@@ -114,6 +113,7 @@ func TestNVMLWatch(t *testing.T) {
 		{nvml.EventData{}, nvml.ERROR_TIMEOUT},
 		{nvml.EventData{Device: d, EventType: nvml.EventTypeXidCriticalError, EventData: 31}, nvml.SUCCESS},
 		{nvml.EventData{EventType: nvml.EventTypeDoubleBitEccError}, nvml.SUCCESS},
+		{nvml.EventData{}, nvml.ERROR_GPU_IS_LOST},
 		{nvml.EventData{}, nvml.ERROR_GPU_IS_LOST},
 	}
 	freed := 0
@@ -128,31 +128,88 @@ func TestNVMLWatch(t *testing.T) {
 			return next.data, next.r
 		},
 	}
-	w, err := mockLibrary(d, set).watch(1)
+	l := mockLibrary(d, set)
+	l.api.(*mock.Interface).DeviceGetHandleByUUIDFunc = func(uuid string) (nvml.Device, nvml.Return) {
+		switch uuid {
+		case "GPU-1":
+			return d, nvml.SUCCESS
+		case "GPU-2":
+			return other, nvml.SUCCESS
+		}
+		return nil, nvml.ERROR_NOT_FOUND
+	}
+	events, err := openEvents(l)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, uuid := range []string{"GPU-1", "GPU-2"} {
+		if err := events.Add(uuid); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if calls := d.RegisterEventsCalls(); len(calls) != 1 || calls[0].V != nvml.EventTypeXidCriticalError {
 		t.Errorf("registered %+v", calls)
 	}
 	const wait = 1500 * time.Millisecond
-	if _, ok, err := w.next(wait); ok || err != nil {
+	if _, ok, err := events.Next(wait); ok || err != nil {
 		t.Errorf("time-out: %v %v", ok, err)
 	}
-	if e, ok, err := w.next(wait); !ok || err != nil || e != (Event{Kind: XID, Code: 31, UUID: "GPU-1", Index: 4}) {
+	if e, ok, err := events.Next(wait); !ok || err != nil || e != (Event{Kind: XID, Code: 31, UUID: "GPU-1"}) {
 		t.Errorf("xid: %+v %v %v", e, ok, err)
 	}
-	if e, ok, err := w.next(wait); !ok || err != nil || e != (Event{Kind: DoubleBit, Index: -1}) {
+	if e, ok, err := events.Next(wait); !ok || err != nil || e != (Event{Kind: DoubleBit}) {
 		t.Errorf("double bit: %+v %v %v", e, ok, err)
 	}
-	if _, _, err := w.next(wait); !errors.Is(err, ErrGPULost) {
+	// A lost device does not say any more who it is. It is told of once; then the waits fail.
+	d.GetUUIDFunc = func() (string, nvml.Return) { return "", nvml.ERROR_GPU_IS_LOST }
+	d.GetMemoryInfoFunc = func() (nvml.Memory, nvml.Return) { return nvml.Memory{}, nvml.ERROR_GPU_IS_LOST }
+	if e, ok, err := events.Next(wait); !ok || err != nil || e != (Event{Kind: Lost, UUID: "GPU-1"}) {
+		t.Errorf("lost: %+v %v %v", e, ok, err)
+	}
+	if _, _, err := events.Next(wait); !errors.Is(err, ErrGPULost) {
 		t.Errorf("lost: %v", err)
 	}
-	if err := w.close(); err != nil || freed != 1 {
+	if err := events.Close(); err != nil || freed != 1 {
 		t.Errorf("close: %v, freed %d times", err, freed)
 	}
-	d.RegisterEventsFunc = func(uint64, nvml.EventSet) nvml.Return { return nvml.ERROR_UNKNOWN }
-	if _, err := mockLibrary(d, set).watch(1); err == nil || freed != 2 {
-		t.Errorf("failed registration: %v, freed %d times", err, freed)
+}
+
+func TestNVMLDevicesWithoutEvents(t *testing.T) {
+	supported := func(types uint64, r nvml.Return) func(*mock.Device) {
+		return func(d *mock.Device) { d.GetSupportedEventTypesFunc = func() (uint64, nvml.Return) { return types, r } }
+	}
+	register := func(r nvml.Return) func(*mock.Device) {
+		return func(d *mock.Device) { d.RegisterEventsFunc = func(uint64, nvml.EventSet) nvml.Return { return r } }
+	}
+	tests := map[string]struct {
+		change func(*mock.Device)
+		found  nvml.Return
+		want   error
+	}{
+		"other types":         {supported(nvml.EventTypePState, nvml.SUCCESS), nvml.SUCCESS, ErrNoEvents},
+		"no types":            {supported(0, nvml.ERROR_NOT_SUPPORTED), nvml.SUCCESS, ErrNoEvents},
+		"types unknown":       {supported(0, nvml.ERROR_UNKNOWN), nvml.SUCCESS, nvml.ERROR_UNKNOWN},
+		"cannot be asked":     {register(nvml.ERROR_NOT_SUPPORTED), nvml.SUCCESS, ErrNoEvents},
+		"registration failed": {register(nvml.ERROR_UNKNOWN), nvml.SUCCESS, nvml.ERROR_UNKNOWN},
+		"lost":                {register(nvml.SUCCESS), nvml.ERROR_GPU_IS_LOST, ErrGPULost},
+		"not there":           {register(nvml.SUCCESS), nvml.ERROR_NOT_FOUND, nvml.ERROR_NOT_FOUND},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			d := mockDevice(nvml.SUCCESS)
+			tt.change(d)
+			l := mockLibrary(d, &mock.EventSet{FreeFunc: func() nvml.Return { return nvml.SUCCESS }})
+			l.api.(*mock.Interface).DeviceGetHandleByUUIDFunc = func(string) (nvml.Device, nvml.Return) { return d, tt.found }
+			events, err := openEvents(l)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := events.Add("GPU-1"); !errors.Is(err, tt.want) {
+				t.Errorf("got %v, want %v", err, tt.want)
+			}
+			if err := events.Close(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

@@ -182,14 +182,14 @@ func checkInventory(f InventoryFacts, err error, hasDriver bool) Check {
 	case errors.Is(err, inventory.ErrNotBuilt) && !hasDriver:
 		c.Detail = "not in this build; only GPUs need it"
 	case errors.Is(err, inventory.ErrNotBuilt):
-		c.Status, c.Detail = Warn, "not in this build: temperature, memory errors and faults of the GPUs are not seen"
+		c.Status, c.Detail = Warn, "not in this build: temperature, memory errors and faults (Xid) of the GPUs are not seen, nor logged while trctl serves"
 		c.Fix = "to see them build by " + inventory.BuildCommand
 	case errors.Is(err, inventory.ErrNoNVML) && !hasDriver:
 		c.Status, c.Detail = Warn, err.Error()
 		c.Fix = "comes with the NVIDIA driver"
 	case errors.Is(err, inventory.ErrNoNVML):
 		c.Status, c.Detail = Warn, err.Error()
-		c.Fix = "install libnvidia-ml.so.1 of the driver's version (in a container: the driver capability \"utility\"); without it faults of a GPU are not noticed"
+		c.Fix = "install libnvidia-ml.so.1 of the driver's version (in a container: the driver capability \"utility\"); without it faults (Xid) of the GPUs are not logged while trctl serves"
 	default:
 		c.Status, c.Detail = Fail, err.Error()
 		c.Fix = "a GPU does not answer: see the kernel log (dmesg) for Xid messages; a reset or a restart may be needed"
@@ -218,6 +218,9 @@ func checkGPU(g inventory.GPU) Check {
 	case g.ECC.Uncorrectable > 0:
 		c.Detail += fmt.Sprintf(", %d uncorrectable memory error(s)", g.ECC.Uncorrectable)
 		c.Status, c.Fix = Warn, "reset the GPU or restart the machine, and replace the GPU if the errors come back"
+	case seen && !g.Faults:
+		c.Detail += ", does not tell of its faults"
+		c.Status, c.Fix = Warn, "faults (Xid) of this GPU are not logged while trctl serves: look for them in the kernel log (dmesg)"
 	case seen && g.MemoryFree < g.MemoryTotal/10*9:
 		c.Status, c.Fix = Warn, "another process holds memory (see nvidia-smi): a worker that starts now gets less KV cache"
 	}

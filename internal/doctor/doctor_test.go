@@ -23,7 +23,7 @@ func h200(index int) inventory.GPU {
 	return inventory.GPU{
 		Index: index, Name: "NVIDIA H200", UUID: fmt.Sprintf("GPU-%d", index), PCIBusID: "00000000:1B:00.0", ComputeMajor: 9,
 		MemoryTotal: 150_754_820_096, MemoryFree: 150_000_000_000, MemoryUsed: 754_820_096, Temperature: 31, Power: 77,
-		ECC: inventory.ECC{Enabled: true},
+		Faults: true, ECC: inventory.ECC{Enabled: true},
 	}
 }
 
@@ -170,6 +170,7 @@ func TestJudgements(t *testing.T) {
 		{"old GPU", withGPU(func(g *inventory.GPU) { g.ComputeMajor, g.ComputeMinor = 7, 5 }), "gpu 0", Fail, "8.0", false, "cuda"},
 		{"MIG", withGPU(func(g *inventory.GPU) { g.MIG = true }), "gpu 0", Warn, "MIG", true, "cuda"},
 		{"memory errors", withGPU(func(g *inventory.GPU) { g.ECC.Uncorrectable = 3 }), "gpu 0", Warn, "reset", true, "cuda"},
+		{"faults not told", withGPU(func(g *inventory.GPU) { g.Faults = false }), "gpu 0", Warn, "dmesg", true, "cuda"},
 		{"GPU in use", withGPU(func(g *inventory.GPU) { g.MemoryFree /= 2 }), "gpu 0", Warn, "nvidia-smi", true, "cuda"},
 		{"NVRTC missing for CUDA 12", func(p *Prober) {
 			p.Driver = func() (DriverFacts, error) { return DriverFacts{Version: 12040, Devices: 1}, nil }

@@ -152,6 +152,9 @@ func (d *Device) check() error {
 // Name is the product's name.
 func (d *Device) Name() string { return d.name }
 
+// UUID is the device's identity, as NVML has it.
+func (d *Device) UUID() (string, error) { return d.ctx.Device().UUID() }
+
 // HasCuBLASLt reports whether large products go to the library.
 func (d *Device) HasCuBLASLt() bool { return d.blas != nil }
 

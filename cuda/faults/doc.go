@@ -1,0 +1,8 @@
+// Package faults watches the GPUs that a process uses, and tells of their faults: in the log, with what an operator should
+// do, and in the metric trctl_gpu_faults_total. Package inventory is where the faults come from, and says what they mean.
+//
+// A fault is logged once. While the same one comes to the same GPU again and again, a line a minute says how often.
+//
+// Nothing that goes wrong with the watch ends it, let alone the process: it is told once, and tried again where that may
+// help. A build without NVML has nothing to watch, and says nothing.
+package faults
