@@ -22,6 +22,11 @@ import (
 // 5 % too much is used if all gateways that hold slices are heard within that time. A
 // gateway that is lost with the leader takes the knowledge of its slices with it.
 //
+// What a request has used beyond what it had reserved is counted too. If that is more
+// than the rate has left, the rest is owed: what leaves the window goes to it first, so
+// that the rate holds in the long run, at all gateways alike. A new leader knows of it
+// what is in the last minute.
+//
 // What a gateway did not use comes back under the time that the leader had told it
 // (cluster.Slice.At), so it is taken off where it was noted, or has left the window
 // and counts no more. Times are since the reign began.
@@ -34,32 +39,18 @@ type rates struct {
 	keys   map[string]*given
 }
 
-// given is what was given of one key.
-type given struct {
-	// seconds has an entry for each second in which something was given, oldest first.
-	seconds []second
-	sum     cluster.Amount
-	// early is what was given before grace had passed.
-	early cluster.Amount
-	// told are the gateways that have told what they hold.
-	told map[string]heard
-}
-
 // heard are the last Seq of a gateway's returns, and of what it gave itself.
 type heard struct{ returned, alone uint64 }
-
-type second struct {
-	at     time.Time
-	amount cluster.Amount
-}
 
 // Bounds of rates.
 const (
 	// grace is how long a new leader gives little.
 	grace = 3 * time.Second
-	// step is the width of a given's entries. An entry counts until its end has left
-	// the window.
-	step = 500 * time.Millisecond
+	// counted is for how long an entry of a given counts: until its end has left the
+	// window.
+	counted = cluster.SliceWindow + cluster.SliceStep
+	// maxCounts bounds the entries that are told, maxOwed what is owed of one rate.
+	maxCounts, maxOwed = 256, 1 << 50
 	// maxKeys bounds the keys that are remembered, maxTold the gateways of each.
 	maxKeys, maxTold = 100_000, 1024
 	earlyShare       = 20
@@ -78,8 +69,9 @@ func (r *rates) reset(now time.Time, leader string, term uint64) {
 // ask gives what a key has left. limit is the key's rate, a part of which is 0 for no
 // bound.
 func (r *rates) ask(now time.Time, limit cluster.Amount, a *cluster.SliceAsk) (cluster.Slice, error) {
-	if a.Want.Requests < 0 || a.Want.Tokens < 0 || a.Back.Requests < 0 || a.Back.Tokens < 0 {
-		return cluster.Slice{}, fmt.Errorf("%w: an amount is negative", client.ErrBadRequest)
+	if a.Want.Requests < 0 || a.Want.Tokens < 0 || a.Back.Requests < 0 || a.Back.Tokens < 0 ||
+		a.Need.Requests > a.Want.Requests || a.Need.Tokens > a.Want.Tokens {
+		return cluster.Slice{}, fmt.Errorf("%w: an amount is negative, or more is needed than wanted", client.ErrBadRequest)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,22 +83,29 @@ func (r *rates) ask(now time.Time, limit cluster.Amount, a *cluster.SliceAsk) (c
 		g = &given{told: map[string]heard{}}
 		r.keys[a.Key] = g
 	}
+	g.limit = limit
 	g.expire(now)
 	out := cluster.Slice{Life: cluster.SliceLife, Leader: r.leader, Term: r.term, Now: r.clock(now)}
 	out.Noted = r.hear(g, now, a)
+	g.pay(now)
 	early := now.Sub(r.from) < grace
 	out.Given.Requests = g.left(limit.Requests, g.sum.Requests, g.early.Requests, a.Want.Requests, early)
 	out.Given.Tokens = g.left(limit.Tokens, g.sum.Tokens, g.early.Tokens, a.Want.Tokens, early)
+	short := out.Given
+	if short.Requests < a.Need.Requests || short.Tokens < a.Need.Tokens {
+		out.Given = cluster.Amount{}
+	}
 	out.At = r.clock(g.add(now, out.Given))
 	if early {
 		g.early.Requests += out.Given.Requests
 		g.early.Tokens += out.Given.Tokens
 	}
 	if out.Given != a.Want {
-		out.Retry = g.retry(now)
+		out.Retry = g.retry(now, short.Requests < a.Want.Requests, short.Tokens < a.Want.Tokens)
 		if early {
-			out.Retry = min(out.Retry, grace-now.Sub(r.from))
+			out.Retry = max(cluster.SliceStep, grace-now.Sub(r.from)) // then more is known
 		}
+		out.Counts, out.Owed = g.counts(r.clock), g.owed
 	}
 	return out, nil
 }
@@ -135,6 +134,11 @@ func (r *rates) hear(g *given, now time.Time, a *cluster.SliceAsk) (noted bool) 
 		}
 		for _, h := range a.Alone {
 			last.alone = max(last.alone, h.Seq)
+			if h.Over && h.Age >= 0 && h.Age < cluster.SliceWindow {
+				at := now.Add(-h.Age) // it is held too, and was noted with that
+				g.takeOff(at, h.Amount)
+				g.charge(at, h.Amount)
+			}
 		}
 		g.told[a.Gateway] = last
 		return true
@@ -142,7 +146,11 @@ func (r *rates) hear(g *given, now time.Time, a *cluster.SliceAsk) (noted bool) 
 	for _, h := range a.Alone {
 		if h.Seq > last.alone {
 			last.alone = h.Seq
-			g.past(now, h.Age, h.Amount)
+			if h.Over && h.Age >= 0 && h.Age < cluster.SliceWindow {
+				g.charge(now.Add(-h.Age), h.Amount)
+			} else {
+				g.past(now, h.Age, h.Amount)
+			}
 		}
 	}
 	switch {
@@ -158,100 +166,6 @@ func (r *rates) hear(g *given, now time.Time, a *cluster.SliceAsk) (noted bool) 
 	}
 	g.told[a.Gateway] = last
 	return false
-}
-
-// past notes what was given a while ago.
-func (g *given) past(now time.Time, age time.Duration, a cluster.Amount) {
-	if age >= 0 && age < cluster.SliceWindow && a.Requests >= 0 && a.Tokens >= 0 {
-		g.add(now.Add(-age), a)
-	}
-}
-
-// left is what may be given of one kind.
-func (g *given) left(limit, sum, before, want int64, early bool) int64 {
-	if limit <= 0 {
-		return want
-	}
-	left := limit - sum
-	if early {
-		left = min(left, max(1, limit/earlyShare)-before)
-	}
-	return max(0, min(want, left))
-}
-
-// add notes what was given at a time that is not in the future, and returns the time of
-// the entry that has it.
-func (g *given) add(at time.Time, a cluster.Amount) time.Time {
-	if a.Requests <= 0 && a.Tokens <= 0 {
-		return at
-	}
-	g.sum.Requests += a.Requests
-	g.sum.Tokens += a.Tokens
-	// From the end: what is noted is new, but for what gateways tell a new leader.
-	i := len(g.seconds)
-	for i > 0 && g.seconds[i-1].at.After(at) {
-		i--
-	}
-	if i > 0 && at.Sub(g.seconds[i-1].at) < step {
-		g.seconds[i-1].amount.Requests += a.Requests
-		g.seconds[i-1].amount.Tokens += a.Tokens
-		return g.seconds[i-1].at
-	}
-	g.seconds = append(g.seconds, second{})
-	copy(g.seconds[i+1:], g.seconds[i:])
-	g.seconds[i] = second{at, a}
-	return at
-}
-
-// takeOff takes off what was added at a time and not used. The entry that has it is the
-// last one that does not begin later, whatever was added since: an entry is not begun
-// within another one's step. Without it the amount has left the window.
-func (g *given) takeOff(at time.Time, a cluster.Amount) {
-	i := len(g.seconds)
-	for i > 0 && g.seconds[i-1].at.After(at) {
-		i--
-	}
-	if i == 0 || at.Sub(g.seconds[i-1].at) >= step || a.Requests < 0 || a.Tokens < 0 {
-		return
-	}
-	g.reduce(&g.seconds[i-1].amount, a)
-}
-
-// reduce takes an amount off an entry, as far as it goes, and returns the rest.
-func (g *given) reduce(s *cluster.Amount, a cluster.Amount) cluster.Amount {
-	requests, tokens := min(a.Requests, s.Requests), min(a.Tokens, s.Tokens)
-	s.Requests, s.Tokens = s.Requests-requests, s.Tokens-tokens
-	g.sum.Requests, g.sum.Tokens = g.sum.Requests-requests, g.sum.Tokens-tokens
-	return cluster.Amount{Requests: a.Requests - requests, Tokens: a.Tokens - tokens}
-}
-
-// expire forgets what has left the window.
-func (g *given) expire(now time.Time) {
-	n := 0
-	for n < len(g.seconds) && now.Sub(g.seconds[n].at) >= cluster.SliceWindow+step {
-		g.sum.Requests -= g.seconds[n].amount.Requests
-		g.sum.Tokens -= g.seconds[n].amount.Tokens
-		n++
-	}
-	g.seconds = append(g.seconds[:0], g.seconds[n:]...)
-}
-
-// back takes off what was given at a time that is not known, and not used. It goes from
-// the oldest: what stays counts longer than it would have to, never shorter.
-func (g *given) back(a cluster.Amount) {
-	for i := range g.seconds {
-		a = g.reduce(&g.seconds[i].amount, a)
-	}
-}
-
-// retry is when the oldest amount leaves the window.
-func (g *given) retry(now time.Time) time.Duration {
-	for _, s := range g.seconds {
-		if s.amount != (cluster.Amount{}) {
-			return max(step, cluster.SliceWindow+step-now.Sub(s.at))
-		}
-	}
-	return step
 }
 
 // sweep forgets the keys of which nothing was given lately.

@@ -162,7 +162,7 @@ func TestRatesAsk(t *testing.T) {
 	if s := ask(cluster.Amount{Requests: 8, Tokens: 1 << 40}, cluster.Amount{}); s.Given != (cluster.Amount{Requests: 8, Tokens: 1 << 40}) || s.Retry != 0 {
 		t.Errorf("first %+v", s)
 	}
-	if s := ask(cluster.Amount{Requests: 8}, cluster.Amount{}); s.Given.Requests != 2 || s.Retry <= 0 || s.Retry > cluster.SliceWindow+step {
+	if s := ask(cluster.Amount{Requests: 8}, cluster.Amount{}); s.Given.Requests != 2 || s.Retry <= 0 || s.Retry > cluster.SliceWindow+cluster.SliceStep {
 		t.Errorf("second %+v", s)
 	}
 	if s := ask(cluster.Amount{Requests: 8}, cluster.Amount{Requests: 5}); s.Given.Requests != 5 {
@@ -171,7 +171,7 @@ func TestRatesAsk(t *testing.T) {
 	if s := ask(cluster.Amount{Requests: 1}, cluster.Amount{}); s.Given.Requests != 0 {
 		t.Errorf("with nothing left %+v", s)
 	}
-	now = now.Add(cluster.SliceWindow + step)
+	now = now.Add(cluster.SliceWindow + cluster.SliceStep)
 	if s := ask(cluster.Amount{Requests: 20}, cluster.Amount{}); s.Given.Requests != 10 {
 		t.Errorf("after the window %+v", s)
 	}

@@ -68,7 +68,7 @@ func (s *scene) Slice(_ context.Context, ask cluster.SliceAsk) (cluster.Slice, e
 		return cluster.Slice{}, client.ErrNoLeader
 	}
 	if s.old {
-		ask.Returned, ask.Leader, ask.Term = nil, "", 0
+		ask.Returned, ask.Leader, ask.Term, ask.Need = nil, "", 0, cluster.Amount{}
 	}
 	out, err := s.rates.ask(time.Now(), s.limit, &ask)
 	if err == nil && s.random.Float64() < s.loss {
@@ -80,7 +80,7 @@ func (s *scene) Slice(_ context.Context, ask cluster.SliceAsk) (cluster.Slice, e
 		return out, client.ErrNoLeader
 	}
 	if s.old {
-		out.Now, out.At, out.Noted = 0, 0, false
+		out.Now, out.At, out.Noted, out.Counts, out.Owed = 0, 0, false, nil, cluster.Amount{}
 	}
 	return out, err
 }
@@ -319,7 +319,7 @@ func TestReturnsAreExact(t *testing.T) {
 			}
 			all.lines = append(all.lines, line{at: now, amount: s.Given.Tokens, stamp: s.At})
 			all.lines = slices.DeleteFunc(all.lines, func(x line) bool { return now.Sub(x.at) > 2*cluster.SliceWindow })
-			low, high := all.within(now, cluster.SliceWindow), all.within(now, cluster.SliceWindow+2*step)
+			low, high := all.within(now, cluster.SliceWindow), all.within(now, cluster.SliceWindow+2*cluster.SliceStep)
 			if got := r.keys["k"].sum.Tokens; got < low || got > high || got > limit {
 				t.Fatalf("seed %d, at %s: %d count, want %d to %d", seed, now.Sub(start), got, low, high)
 			}
@@ -335,7 +335,7 @@ func TestReturnsThatDoNotCount(t *testing.T) {
 		"another leader":  func(a *cluster.SliceAsk) { a.Leader = "x" },
 		"another term":    func(a *cluster.SliceAsk) { a.Term = 6 },
 		"another gateway": func(a *cluster.SliceAsk) { a.Gateway = "h" },
-		"no such time":    func(a *cluster.SliceAsk) { a.Returned[0].At += step },
+		"no such time":    func(a *cluster.SliceAsk) { a.Returned[0].At += cluster.SliceStep },
 		"a time before":   func(a *cluster.SliceAsk) { a.Returned[0].At = 0 },
 		"negative":        func(a *cluster.SliceAsk) { a.Returned[0].Amount.Tokens = -5 },
 		"no amount":       func(a *cluster.SliceAsk) { a.Returned[0].Amount.Tokens = 0 },

@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -113,12 +111,7 @@ func (h *Holder) reserve(c echo.Context, tokens int64) (settle func(used int64),
 	if ok {
 		return settle, nil
 	}
-	setRefusal(c.Response().Header(), refused)
-	seconds := max(1, int((refused.After+time.Second-1)/time.Second))
-	return nil, &openai.Error{
-		Status: http.StatusTooManyRequests, Type: openai.TypeRateLimit, Code: "rate_limit_exceeded", RetryAfter: seconds,
-		Message: "this API key has used up its rate; try again in " + strconv.Itoa(seconds) + " s",
-	}
+	return nil, setRefusal(c.Response().Header(), refused)
 }
 
 // concurrency counts the answers in flight of each key that has a bound.

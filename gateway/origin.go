@@ -17,7 +17,7 @@ import (
 const maxPreflight = 2 << 10
 
 // exposedHeaders are those that a page of another origin may read.
-const exposedHeaders = headerRequestID + ", Retry-After, " +
+const exposedHeaders = headerRequestID + ", Retry-After, " + headerRetryAfterMs + ", " +
 	headerLimitRequests + ", " + headerRemainingRequests + ", " + headerResetRequests + ", " +
 	headerLimitTokens + ", " + headerRemainingTokens + ", " + headerResetTokens
 

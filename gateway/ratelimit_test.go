@@ -75,6 +75,13 @@ func TestRateLimitHeaders(t *testing.T) {
 			if retry := resp.Header.Get("Retry-After"); tc.status == http.StatusTooManyRequests && retry != "42" {
 				t.Errorf("Retry-After %q, want 42", retry)
 			}
+			wantMs := ""
+			if tc.status == http.StatusTooManyRequests {
+				wantMs = "41500"
+			}
+			if ms := resp.Header.Get("retry-after-ms"); ms != wantMs {
+				t.Errorf("retry-after-ms %q, want %q", ms, wantMs)
+			}
 		})
 	}
 }
@@ -100,10 +107,48 @@ func TestRateLimitHeadersOfOrigins(t *testing.T) {
 		t.Errorf("status %d, %v: %s", resp.StatusCode, got, body)
 	}
 	exposed := strings.ToLower(resp.Header.Get("Access-Control-Expose-Headers")) + ","
+	if !strings.Contains(exposed, " retry-after-ms,") {
+		t.Errorf("retry-after-ms is not exposed: %s", exposed)
+	}
 	for _, what := range []string{"limit", "remaining", "reset"} {
 		for _, of := range []string{"requests", "tokens"} {
 			if name := "x-ratelimit-" + what + "-" + of; !strings.Contains(exposed, " "+name+",") {
 				t.Errorf("%s is not exposed: %s", name, exposed)
+			}
+		}
+	}
+}
+
+// A wait is told in whole seconds and in milliseconds, never as less than it is, but as
+// less than a minute where two such waits are enough. The reset tells all of it.
+func TestRetryAfter(t *testing.T) {
+	for _, tc := range []struct {
+		after                  time.Duration
+		seconds, millis, reset string
+		message                string
+	}{
+		{0, "1", "1", "0s", "try again in 1 s"},
+		{100 * time.Millisecond, "1", "100", "100ms", "try again in 1 s"},
+		{2500*time.Millisecond + 1, "3", "2501", "2.501s", "try again in 3 s"},
+		{59 * time.Second, "59", "59000", "59s", "try again in 59 s"},
+		{62500 * time.Millisecond, "59", "59000", "1m2.5s", "try again in 63 s"},
+		{118 * time.Second, "59", "59000", "1m58s", "try again in 118 s"},
+		{5 * time.Minute, "300", "300000", "5m0s", "try again in 300 s"},
+	} {
+		for _, used := range []quota.Refusal{{}, {Requests: true}, {Tokens: true}, {Requests: true, Tokens: true}} {
+			h := http.Header{}
+			used.After = tc.after
+			e := setRefusal(h, used)
+			setRetryHeaders(h, e)
+			reset := tc.reset
+			if !used.Requests {
+				reset = ""
+			}
+			if s, ms, r := h.Get("Retry-After"), h.Get("retry-after-ms"), h.Get("x-ratelimit-reset-requests"); s != tc.seconds || ms != tc.millis || r != reset {
+				t.Errorf("%v: %q s, %q ms, reset %q; want %q, %q, %q", tc.after, s, ms, r, tc.seconds, tc.millis, reset)
+			}
+			if !strings.HasSuffix(e.Message, tc.message) || strings.Contains(e.Message, "requests") != used.Requests || strings.Contains(e.Message, "tokens") != used.Tokens {
+				t.Errorf("%+v: %s", used, e.Message)
 			}
 		}
 	}

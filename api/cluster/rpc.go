@@ -168,6 +168,9 @@ type SliceAsk struct {
 	Key     string `json:"key"`
 	// Want is what is needed now and soon; 0 asks for nothing.
 	Want Amount `json:"want"`
+	// Need is the part of Want without which the rest is of no use: if less is left of
+	// either rate, nothing is given.
+	Need Amount `json:"need,omitzero"`
 	// Back is what earlier slices had and was not used, for leaders of builds that do
 	// not know Returned; others pass over it if there is Returned.
 	Back Amount `json:"back,omitzero"`
@@ -179,7 +182,8 @@ type SliceAsk struct {
 	// Held are the gateway's slices of the last SliceWindow, from which a new leader
 	// learns what was given before it.
 	Held []HeldSlice `json:"held,omitempty"`
-	// Alone is what the gateway gave itself while no leader answered. It is in Held too.
+	// Alone is what the gateway gave itself: while no leader answered, or because a
+	// request used more than it had reserved. It is in Held too.
 	Alone []AloneSlice `json:"alone,omitempty"`
 }
 
@@ -211,6 +215,16 @@ type AloneSlice struct {
 	Seq    uint64        `json:"seq"`
 	Age    time.Duration `json:"age"`
 	Amount Amount        `json:"amount"`
+	// Over says that a request used it beyond what it had reserved. What is more than the
+	// rate then is owed, and taken off the minutes that follow.
+	Over bool `json:"over,omitempty"`
+}
+
+// CountedSlice is what the leader counts as given at a time.
+type CountedSlice struct {
+	// At is on the clock of Slice.Now.
+	At     time.Duration `json:"at"`
+	Amount Amount        `json:"amount"`
 }
 
 // Slice is what a gateway may let through until Life has passed.
@@ -229,13 +243,21 @@ type Slice struct {
 	Now   time.Duration `json:"now,omitempty"`
 	At    time.Duration `json:"at,omitempty"`
 	Noted bool          `json:"noted,omitempty"`
+	// Counts is all that was given and counts, the oldest first, and Owed what is to be
+	// taken off what leaves the window. Both are told if less was given than wanted, so
+	// that a gateway knows what is left and when there will be enough.
+	Counts []CountedSlice `json:"counts,omitempty"`
+	Owed   Amount         `json:"owed,omitzero"`
 }
 
 // SliceLife is how long a slice may be used, SliceWindow how long it counts:
-// whatever is used within a minute was given within SliceWindow.
+// whatever is used within a minute was given within SliceWindow. The leader counts what
+// was given within SliceStep as given at its beginning, and until its end has left the
+// window.
 const (
 	SliceLife   = 2 * time.Second
 	SliceWindow = time.Minute + SliceLife
+	SliceStep   = 500 * time.Millisecond
 )
 
 // RenewRequest asks for a new certificate for the caller's own name.

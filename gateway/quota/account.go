@@ -3,7 +3,6 @@ package quota
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -29,53 +28,25 @@ type Account struct {
 	reign reign
 	// stamps says that the last leader that answered tells times.
 	stamps bool
-	// debt is what was used beyond what was reserved: the next slices pay for it.
-	debt cluster.Amount
-	// notBefore is when the leader may be asked again, aloneUntil when it is asked again
-	// after it has not answered.
-	notBefore, aloneUntil time.Time
-	// scarce says of which rates too little was given when it was last asked for.
-	scarce scarcity
+	// said is what the leader said when it last gave less than was wanted. It is nil if it
+	// has given all since, or none answers.
+	said *said
+	// After an ask that brought too little, notBefore is when the leader is asked again if
+	// nothing is known of its having enough: others may give back at any time. pause is
+	// how long that was, and doubles until an ask brings enough.
+	notBefore time.Time
+	pause     time.Duration
+	// aloneUntil is when the leader is asked again after it has not answered.
+	aloneUntil time.Time
 }
 
-// scarcity says which rates have not enough.
-type scarcity struct{ requests, tokens bool }
+// shortage says of which rates there is less than a request needs.
+type shortage struct{ requests, tokens bool }
 
 // reign is a leader in its term.
 type reign struct {
 	leader string
 	term   uint64
-}
-
-// slice is an amount that was given, by the leader or by the gateway to itself.
-type slice struct {
-	// at is when the last of it was given, from when the first: slices that the leader
-	// has as one, or spent ones of one bucket, are kept as one.
-	from, at, until time.Time
-	// given counts in the leader's ledger, left is not spent yet.
-	given, left cluster.Amount
-	// own slices are the gateway's own gift, of which no leader is known to know; seq is
-	// the number under which it is told, asked how often that was tried.
-	own   bool
-	seq   uint64
-	asked int
-	// stamp is the leader's time of it, 0 if it has not said one.
-	stamp time.Duration
-}
-
-// returned is what a slice had and was not used. Once it was sent it keeps its amount,
-// because the leader may know it already.
-type returned struct {
-	seq    uint64
-	slice  *slice
-	amount cluster.Amount
-	sent   bool
-}
-
-// part is what a reservation has of a slice.
-type part struct {
-	slice  *slice
-	amount cluster.Amount
 }
 
 func (a *Account) setRates(r Rates) {
@@ -91,46 +62,21 @@ func (a *Account) idle(now time.Time) bool {
 	return len(a.slices) == 0
 }
 
-// owes says that the leader is to get something back.
+// owes says that the leader is to get something back, or to hear of something.
 func (a *Account) owes(now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.lapse(now)
-	return len(a.returns) > 0 && !now.Before(a.aloneUntil)
-}
-
-// lapse ends the slices that are too old to be spent, and forgets those that have left
-// the window. mu is held.
-func (a *Account) lapse(now time.Time) {
+	if now.Before(a.aloneUntil) {
+		return false
+	}
 	for _, s := range a.slices {
-		if now.Before(s.until) || s.left == (cluster.Amount{}) {
-			continue
-		}
-		left := s.left
-		s.left = cluster.Amount{}
-		a.giveBack(s, left)
-	}
-	gone := func(s *slice) bool { return now.Sub(s.at) >= cluster.SliceWindow }
-	a.slices = slices.DeleteFunc(a.slices, gone)
-	a.returns = slices.DeleteFunc(a.returns, func(r returned) bool { return gone(r.slice) })
-}
-
-// giveBack takes off a slice what was not used, and has the leader told. mu is held.
-func (a *Account) giveBack(s *slice, amount cluster.Amount) {
-	if amount = least(amount, s.given); amount == (cluster.Amount{}) {
-		return
-	}
-	s.given = minus(s.given, amount)
-	if s.own {
-		return // the leader is told what is left of it
-	}
-	for i := range a.returns {
-		if r := &a.returns[i]; r.slice == s && !r.sent {
-			r.amount = plus(r.amount, amount)
-			return
+		// Leaders that tell no times do not listen.
+		if s.own && s.given != (cluster.Amount{}) && (s.asked == 0 || a.stamps) {
+			return true
 		}
 	}
-	a.returns = append(a.returns, returned{seq: a.next(), slice: s, amount: amount})
+	return len(a.returns) > 0
 }
 
 // next is a sequence number: they grow also over an account, or a process, that begins
@@ -148,8 +94,11 @@ func (a *Account) Rates() Rates {
 }
 
 // Reserve takes one request and up to tokens tokens, or says why not. A request that
-// is larger than the rate of a minute is charged with that rate, so that it can run at
-// all.
+// is larger than the rate of a minute takes that rate, so that it can run at all; what
+// it uses beyond is charged when it is settled.
+//
+// The leader is asked whatever becomes of ctx: it takes a moment, and others have use
+// for what it gives.
 func (a *Account) Reserve(ctx context.Context, tokens int64) (settle func(used int64), refused Refusal, ok bool) {
 	need := a.need(tokens)
 	if parts, ok := a.take(need); ok {
@@ -160,27 +109,11 @@ func (a *Account) Reserve(ctx context.Context, tokens int64) (settle func(used i
 	if parts, ok := a.take(need); ok { // who asked before has brought enough
 		return a.settler(need.Tokens, parts), Refusal{}, true
 	}
-	wait := a.borrow(ctx, need)
-	if parts, ok := a.take(need); ok {
-		return a.settler(need.Tokens, parts), Refusal{}, true
+	c := a.borrow(context.WithoutCancel(ctx), need)
+	if c.ok {
+		return a.settler(need.Tokens, c.parts), Refusal{}, true
 	}
-	short := a.release(need) // others may have use for it
-	return nil, Refusal{After: max(wait, minRetry), Requests: short.requests, Tokens: short.tokens}, false
-}
-
-// release ends the slices before their time. It says for want of which rates they do
-// not suffice: what is not here may be elsewhere, unless it was asked for and refused.
-func (a *Account) release(need cluster.Amount) (short scarcity) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	left := a.left()
-	short.requests = a.scarce.requests && left.Requests < need.Requests+a.debt.Requests
-	short.tokens = a.scarce.tokens && left.Tokens < need.Tokens+a.debt.Tokens
-	for _, s := range a.slices {
-		s.until = s.at
-	}
-	a.lapse(a.book.cfg.Now())
-	return short
+	return nil, Refusal{After: max(c.wait, minRetry), Requests: c.short.requests, Tokens: c.short.tokens}, false
 }
 
 // need is what a request takes of the rates that are bounded.
@@ -197,47 +130,23 @@ func (a *Account) need(tokens int64) cluster.Amount {
 	return n
 }
 
-// take spends from what is there, if that is enough, debts first.
+// take spends from what is there, if that is enough.
 func (a *Account) take(need cluster.Amount) ([]part, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.lapse(a.book.cfg.Now())
-	if a.rates.Tokens == 0 {
-		a.debt.Tokens = 0
-	}
-	paid := least(a.left(), a.debt)
-	a.spend(paid)
-	a.debt = minus(a.debt, paid)
-	left := a.left()
-	if a.debt != (cluster.Amount{}) || left.Requests < need.Requests || left.Tokens < need.Tokens {
+	return a.takeAt(a.book.cfg.Now(), need)
+}
+
+// takeAt is take. mu is held.
+func (a *Account) takeAt(now time.Time, need cluster.Amount) ([]part, bool) {
+	a.lapse(now)
+	if !covers(a.left(), need) {
 		return nil, false
 	}
 	return a.spend(need), true
 }
 
-// left is what can be spent. mu is held, lapse was called.
-func (a *Account) left() (sum cluster.Amount) {
-	for _, s := range a.slices {
-		sum = plus(sum, s.left)
-	}
-	return sum
-}
-
-// spend takes an amount that is there from the oldest slices. mu is held.
-func (a *Account) spend(amount cluster.Amount) (parts []part) {
-	for _, s := range a.slices {
-		p := least(s.left, amount)
-		if p == (cluster.Amount{}) {
-			continue
-		}
-		s.left = minus(s.left, p)
-		amount = minus(amount, p)
-		parts = append(parts, part{s, p})
-	}
-	return parts
-}
-
-// settler gives back what was reserved and not used, or takes what was used beyond it.
+// settler gives back what was reserved and not used, or charges what was used beyond it.
 func (a *Account) settler(reserved int64, parts []part) func(int64) {
 	return func(used int64) {
 		a.mu.Lock()
@@ -245,138 +154,71 @@ func (a *Account) settler(reserved int64, parts []part) func(int64) {
 		if a.rates.Tokens == 0 {
 			return
 		}
-		unused := reserved - used
-		if unused < 0 {
-			a.debt.Tokens -= unused
+		now := a.book.cfg.Now()
+		if used > reserved {
+			a.charge(now, cluster.Amount{Tokens: used - reserved})
 			return
 		}
-		now := a.book.cfg.Now()
-		a.lapse(now)
-		// From the newest, which has the longest time before it.
-		for _, p := range slices.Backward(parts) {
-			back := cluster.Amount{Tokens: min(unused, p.amount.Tokens)}
-			unused -= back.Tokens
-			switch {
-			case now.Before(p.slice.until):
-				p.slice.left = plus(p.slice.left, back)
-			case slices.Contains(a.slices, p.slice):
-				a.giveBack(p.slice, back)
-			} // what is older has left the ledger
-		}
+		a.unspend(now, parts, cluster.Amount{Tokens: reserved - used})
 	}
 }
 
-// borrow asks the leader for what is missing and for a second's worth.
-func (a *Account) borrow(ctx context.Context, need cluster.Amount) (wait time.Duration) {
-	now := a.book.cfg.Now()
+// borrow asks the leader for what is missing and for a second's worth, and takes what is
+// needed, if there is enough. asking is held.
+func (a *Account) borrow(ctx context.Context, need cluster.Amount) (c claim) {
 	a.mu.Lock()
-	early, lonely := a.notBefore.Sub(now), now.Before(a.aloneUntil)
-	due := plus(need, a.debt)
-	left := a.left()
-	want := cluster.Amount{
-		Requests: missing(a.rates.Requests, due.Requests, left.Requests),
-		Tokens:   missing(a.rates.Tokens, due.Tokens, left.Tokens),
+	now := a.book.cfg.Now()
+	c.need = need
+	if c.wait, c.short = a.outlook(now, need); c.wait > 0 && now.Before(a.notBefore) {
+		a.mu.Unlock()
+		return c
+	}
+	lonely := now.Before(a.aloneUntil)
+	// What is there is kept, so that nobody takes it while the rest is asked for.
+	c.parts = a.spend(need)
+	for _, p := range c.parts {
+		c.has = plus(c.has, p.amount)
+	}
+	c.want = cluster.Amount{
+		Requests: missing(a.rates.Requests, need.Requests, c.has.Requests),
+		Tokens:   missing(a.rates.Tokens, need.Tokens, c.has.Tokens),
 	}
 	a.mu.Unlock()
-	if early > 0 {
-		return early
-	}
 	if !lonely {
-		s, err := a.insist(ctx, want)
+		err := a.insist(ctx, &c)
 		if err == nil {
-			return s.Retry
+			return c
 		}
-		a.mu.Lock()
-		a.scarce = scarcity{}
 		if errors.Is(err, ErrRefused) {
-			a.mu.Unlock()
-			return maxPause
+			a.refuse(&c)
+			return c
 		}
-		a.aloneUntil = a.book.cfg.Now().Add(alone)
-		a.mu.Unlock()
 	}
-	return a.addOwnPart(now, due)
+	a.takeOwnPart(&c, lonely)
+	return c
+}
+
+// refuse ends a claim of a key that the leader does not know.
+func (a *Account) refuse(c *claim) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.said = nil
+	a.unspend(a.book.cfg.Now(), c.parts, c.has)
+	c.parts, c.wait, c.short = nil, maxPause, shortage{}
 }
 
 // missing is what to ask for of one rate: the gap, and no less than a second's worth.
-func missing(rate, due, left int64) int64 {
+func missing(rate, need, has int64) int64 {
 	if rate == 0 {
 		return 0
 	}
-	return min(max(due-left, rate/60), rate)
-}
-
-// add notes what was given. mu is held.
-func (a *Account) add(s *slice) {
-	if s.given == (cluster.Amount{}) {
-		return
-	}
-	if n := len(a.slices); n > 0 {
-		last := a.slices[n-1]
-		spent := last.left == (cluster.Amount{})
-		one := last.stamp == s.stamp
-		if s.stamp == 0 {
-			one = one && spent && s.at.Sub(last.from) < bucket
-		}
-		if one && last.own == s.own && last.asked == 0 {
-			if spent {
-				last.until = s.until // else what is left of the older ends it
-			}
-			last.at, last.given, last.left = s.at, plus(last.given, s.given), plus(last.left, s.left)
-			return
-		}
-	}
-	a.slices = append(a.slices, s)
+	return min(max(need-has, rate/60), rate)
 }
 
 // tell tells the leader what the gateway was given.
 func (a *Account) tell(ctx context.Context) bool {
 	a.asking.Lock()
 	defer a.asking.Unlock()
-	_, err := a.ask(ctx, cluster.Amount{}, a.book.cfg.Timeout)
+	err := a.ask(ctx, nil, a.book.cfg.Timeout)
 	return err == nil || errors.Is(err, ErrRefused)
-}
-
-// addOwnPart gives what is due from this gateway's part of the rates, for want of a
-// leader. It says when that may go better.
-func (a *Account) addOwnPart(now time.Time, due cluster.Amount) time.Duration {
-	n := int64(max(1, a.book.cfg.Gateways()))
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.lapse(now)
-	var sum cluster.Amount
-	for _, s := range a.slices {
-		sum = plus(sum, s.given)
-	}
-	due = minus(due, a.left())
-	a.scarce = scarcity{
-		requests: !fits(a.rates.Requests, n, sum.Requests, due.Requests), tokens: !fits(a.rates.Tokens, n, sum.Tokens, due.Tokens),
-	}
-	if a.scarce != (scarcity{}) {
-		if len(a.slices) == 0 {
-			return maxPause
-		}
-		return cluster.SliceWindow - now.Sub(a.slices[0].at)
-	}
-	a.add(&slice{from: now, at: now, until: now.Add(cluster.SliceLife), given: due, left: due, own: true, seq: a.next()})
-	return 0
-}
-
-// fits says that a gateway may give itself an amount: it stays within its part of the
-// rate, or is more than that part and the first of the minute.
-func fits(rate, gateways, given, due int64) bool {
-	return rate == 0 || due <= 0 || given+due <= max(1, rate/gateways) || given == 0
-}
-
-func plus(a, b cluster.Amount) cluster.Amount {
-	return cluster.Amount{Requests: a.Requests + b.Requests, Tokens: a.Tokens + b.Tokens}
-}
-
-// minus is not below zero.
-func minus(a, b cluster.Amount) cluster.Amount {
-	return cluster.Amount{Requests: max(0, a.Requests-b.Requests), Tokens: max(0, a.Tokens-b.Tokens)}
-}
-
-func least(a, b cluster.Amount) cluster.Amount {
-	return cluster.Amount{Requests: min(a.Requests, b.Requests), Tokens: min(a.Tokens, b.Tokens)}
 }

@@ -14,6 +14,13 @@
 // under that time, with a number by which the leader knows a repetition: an ask whose
 // answer was lost is simply told again.
 //
+// If the leader gives too little, it says all that it counts of the rate. From that, and
+// from what it has itself, a gateway knows whether there is enough for another request,
+// and when there will be: the time that a refusal tells.
+//
+// What a request uses beyond what it had reserved is told to the leader as well. What is
+// more than the rate is owed, and taken off the minutes that follow, for all gateways.
+//
 // While no leader answers, each gateway grants itself its part of the rate: an n-th,
 // with n gateways, less what it was given before. The next leader is told of it.
 package quota

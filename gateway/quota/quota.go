@@ -23,7 +23,8 @@ type Rates = cluster.Amount
 
 // Refusal says why a request gets nothing.
 type Refusal struct {
-	// After is how long to wait before the request is asked for again.
+	// After is when there is enough for the request, as far as is known: others may give
+	// back, or take, something before.
 	After time.Duration
 	// Requests and Tokens say which rates are known to have less left than the request
 	// needs. Neither is set if none is known: the leader does not know the key, or others
@@ -47,13 +48,14 @@ type Config struct {
 const (
 	// alone is for how long a gateway does not ask again after no leader has answered.
 	alone = time.Second
-	// maxPause is for how long it does not ask again after the leader gave too little:
-	// others may give back at any time.
+	// maxPause is for how long at most it does not ask again after the leader gave too
+	// little, and nothing is known of its having more: others may give back at any time.
 	maxPause = time.Second
 	// bucket is how long spent slices are kept as one, if the leader has not said under
 	// which time it has them.
 	bucket = 500 * time.Millisecond
-	// minRetry is the least time after which a client may try again.
+	// minRetry is the least time after which a client may try again, and the first of the
+	// pauses.
 	minRetry = 100 * time.Millisecond
 	// maxKeys bounds the keys that are remembered; idle ones go first.
 	maxKeys = 16384

@@ -21,6 +21,10 @@ type leader struct {
 	// given is what was given, one entry each, back taken off from the newest.
 	given []entry
 	told  map[string]bool
+	// alone is the last of each gateway's own slices that is known.
+	alone map[string]uint64
+	// meanwhile, if there is one, is called before an answer.
+	meanwhile func()
 }
 
 type entry struct {
@@ -28,10 +32,24 @@ type entry struct {
 	amount cluster.Amount
 }
 
-func (l *leader) Slice(_ context.Context, a cluster.SliceAsk) (cluster.Slice, error) {
+func (l *leader) Slice(ctx context.Context, a cluster.SliceAsk) (cluster.Slice, error) {
 	l.asked++
+	if err := ctx.Err(); err != nil {
+		return cluster.Slice{}, err
+	}
+	if l.meanwhile != nil {
+		l.meanwhile()
+	}
 	if l.down {
 		return cluster.Slice{}, errors.New("no leader")
+	}
+	for _, h := range a.Alone {
+		if h.Seq > l.alone[a.Gateway] {
+			l.alone[a.Gateway] = h.Seq
+			if l.told[a.Gateway] {
+				l.given = append(l.given, entry{l.now.Add(-h.Age), h.Amount})
+			}
+		}
 	}
 	if !l.told[a.Gateway] {
 		l.told[a.Gateway] = true
@@ -77,7 +95,7 @@ func (l *leader) change() { l.given, l.told = nil, map[string]bool{} }
 
 // books are some gateways and their leader.
 func books(n int, r Rates) (*leader, []*Book) {
-	l := &leader{rates: r, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), told: map[string]bool{}}
+	l := &leader{rates: r, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), told: map[string]bool{}, alone: map[string]uint64{}}
 	list := make([]*Book, n)
 	for i := range list {
 		list[i] = NewBook(Config{

@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -44,8 +45,14 @@ func TestRefusal(t *testing.T) {
 				}
 				settle(n)
 			}
+			var first Refusal
 			for i := range 2 { // the second time the leader is not asked
 				_, refused, ok := a.Reserve(t.Context(), c.tokens)
+				if i == 0 {
+					first = refused
+				} else if refused != first {
+					t.Errorf("a second refusal at once: %+v, want %+v", refused, first)
+				}
 				if ok != c.granted || refused.Requests != c.requests || refused.Tokens != c.tokened || ok == (refused.After > 0) {
 					t.Errorf("time %d: granted %t, %+v", i+1, ok, refused)
 				}
@@ -61,18 +68,42 @@ func TestRefusal(t *testing.T) {
 	}
 }
 
-// What the leader gave to this request and another took is no rate used up.
-func TestRefusalOfWhatOthersTook(t *testing.T) {
-	_, gateways := books(1, Rates{Requests: 600})
-	a := gateways[0].Account("k", Rates{Requests: 600})
-	if _, _, ok := a.Reserve(t.Context(), 0); !ok {
+// What a request has is kept for it while the rest is asked for: nobody else takes it.
+func TestOthersMeanwhile(t *testing.T) {
+	rates := Rates{Tokens: 600}
+	l, gateways := books(1, rates)
+	a := gateways[0].Account("k", rates)
+	if settle, _, ok := a.Reserve(t.Context(), 10); !ok {
 		t.Fatal("the first request is refused")
+	} else {
+		settle(0)
 	}
-	if short := a.release(cluster.Amount{Requests: 100}); short != (scarcity{}) {
-		t.Errorf("short of %+v", short)
+	others := 0
+	l.meanwhile = func() {
+		for {
+			if _, ok := a.take(cluster.Amount{Tokens: 1}); !ok {
+				return
+			}
+			others++
+		}
 	}
-	if _, _, ok := a.Reserve(t.Context(), 0); !ok {
-		t.Error("the second request is refused")
+	if _, refused, ok := a.Reserve(t.Context(), 600); !ok {
+		t.Errorf("all that is left is refused: %+v, others took %d", refused, others)
+	}
+}
+
+// A client that goes away makes no leader silent: what it asked for is there for others.
+func TestClientGoesAway(t *testing.T) {
+	rates := Rates{Requests: 60}
+	l, gateways := books(1, rates)
+	a := gateways[0].Account("k", rates)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, ok := a.Reserve(ctx, 1); !ok {
+		t.Error("refused")
+	}
+	if len(l.given) != 1 || !a.aloneUntil.IsZero() {
+		t.Errorf("the leader has given %v, the gateway is alone until %v", l.given, a.aloneUntil)
 	}
 }
 
