@@ -285,7 +285,8 @@ func (n *Node) removed(ctx context.Context) error {
 	}
 }
 
-// announce tells the cluster of this start, and again whenever the state has lost it.
+// announce tells the cluster of this start, and again whenever the state has lost it. It
+// ends with client.ErrElsewhere when another process starts as the node.
 func (n *Node) announce(ctx context.Context) error {
 	for {
 		for done, c := false, (*cluster.Command)(nil); !done; {
@@ -294,12 +295,8 @@ func (n *Node) announce(ctx context.Context) error {
 				return err
 			}
 		}
-		_, err := n.view.WaitFor(ctx, func(s *state.State) bool {
-			_, exists := s.Cluster()
-			own, ok := s.Node(n.cfg.Self.ID)
-			return exists && !s.IsRemoved(n.cfg.Self.ID) && (!ok || own.Addr != n.cfg.Self.Addr || own.Build != n.cfg.Self.Build || own.Speaks() != n.cfg.Self.Speaks())
-		})
-		if err != nil {
+		// announced has waited for its own index.
+		if err := n.view.AwaitLoss(ctx, &n.cfg.Self, 0); err != nil {
 			return err
 		}
 	}

@@ -160,6 +160,79 @@ func TestControlOrder(t *testing.T) {
 	order("b:1 d:1 a:1 x:1")
 }
 
+// A start is told again when the state has lost it, and not when another process has the
+// node: that one stays.
+func TestAwaitLoss(t *testing.T) {
+	known := func(index uint64, history string, nodes ...cluster.Node) *state.State {
+		s := &state.State{History: history}
+		objects := []state.Object{{Kind: state.KindCluster, Name: "cluster", Value: json.RawMessage(`{"id":"c"}`)}}
+		for _, n := range nodes {
+			text, err := json.Marshal(n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			objects = append(objects, state.Object{Kind: state.KindNode, Name: n.ID, Value: text})
+		}
+		s, err := state.Follow(s, objects, index)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	node := func(addr string, incarnation uint64) cluster.Node {
+		return cluster.Node{ID: "g", Role: cluster.Gateway, Addr: addr, Incarnation: incarnation}
+	}
+	self := node("a:1", 0)
+	for _, c := range []struct {
+		name string
+		// next are the states that come, the first of which has the start.
+		next      []*state.State
+		again     bool
+		elsewhere bool
+	}{
+		{"as it was", []*state.State{known(5, "h", node("a:1", 2)), known(6, "h", node("a:1", 2))}, false, false},
+		{"forgotten", []*state.State{known(5, "h", node("a:1", 2)), known(6, "h")}, true, false},
+		{"lost before it was seen", []*state.State{known(7, "h", node("b:1", 3))}, true, false},
+		{"another process", []*state.State{known(5, "h", node("a:1", 2)), known(6, "h", node("b:1", 3))}, false, true},
+		{"an earlier state", []*state.State{known(5, "h", node("a:1", 2)), known(6, "h", node("b:1", 1))}, true, false},
+		{"the same address again", []*state.State{known(5, "h", node("a:1", 2)), known(6, "h", node("a:1", 3))}, false, false},
+		{"a backup", []*state.State{known(5, "h", node("a:1", 2)), known(6, "restored", node("b:1", 9))}, true, false},
+		{"a backup that has it", []*state.State{known(5, "h", node("a:1", 2)), known(6, "restored", node("a:1", 1))}, false, false},
+		{"another process after a backup", []*state.State{
+			known(5, "h", node("a:1", 4)), known(6, "restored", node("a:1", 1)), known(7, "restored", node("b:1", 2)),
+		}, false, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				v := NewView()
+				v.Recall(known(100, "h", node("b:1", 1))) // what an earlier process saw says nothing
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				ended := make(chan error, 1)
+				go func() { ended <- v.AwaitLoss(ctx, &self, 5) }()
+				synctest.Wait()
+				for _, s := range c.next {
+					v.Publish(s)
+					synctest.Wait()
+				}
+				var err error
+				select {
+				case err = <-ended:
+				default:
+					stop()
+					if err = <-ended; c.again || c.elsewhere {
+						t.Fatal("it still waits")
+					}
+					return
+				}
+				if errors.Is(err, ErrElsewhere) != c.elsewhere || (err == nil) != c.again {
+					t.Errorf("error %v", err)
+				}
+			})
+		})
+	}
+}
+
 // A control node that has fallen silent, and refuses nothing, holds no heartbeat back for
 // so long that the leader takes its node for lost (2 s): another control node gets it.
 func TestBeatPassesBySilentNodes(t *testing.T) {

@@ -19,6 +19,8 @@ var (
 	ErrForbidden = errors.New("forbidden")
 	// ErrRemoved says that the caller was removed from the cluster.
 	ErrRemoved = errors.New("the node was removed from the cluster")
+	// ErrElsewhere says that another process has started with the caller's identity.
+	ErrElsewhere = errors.New("another process has started with a copy of this node's identity")
 	// ErrBadRequest says that a call or an answer cannot be read.
 	ErrBadRequest = errors.New("bad request")
 	// ErrVersion says that not all control nodes speak a command's version, or that a

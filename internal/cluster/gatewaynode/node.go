@@ -198,8 +198,8 @@ func (n *Node) isReady() error {
 }
 
 // Run serves until ctx ends, then drains, and has released everything when it returns.
-// It returns nil after a drain, link.ErrRemoved if the node was removed, or why it
-// cannot go on.
+// It returns nil after a drain, link.ErrRemoved if the node was removed, link.ErrElsewhere
+// if another process has started as the node, or why it cannot go on.
 //
 // Stop order: the gateway refuses new requests and waits for those in flight, which
 // need the connections to the workers; then those close, and the node leaves.
@@ -216,11 +216,14 @@ func (n *Node) Run(ctx context.Context) error {
 			return err
 		})
 	}
-	loops.Go(func(ctx context.Context) error {
+	loops.Go(func(back context.Context) error {
 		select {
 		case <-front.Done():
-			n.link.Drain(context.WithoutCancel(ctx))
-		case <-ctx.Done():
+			// A node that has been removed, or runs elsewhere, has nothing to say.
+			if ctx.Err() != nil {
+				n.link.Drain(context.WithoutCancel(back))
+			}
+		case <-back.Done():
 		}
 		return nil
 	})

@@ -62,6 +62,10 @@ type Link struct {
 // ErrRemoved says that the node was removed from the cluster. It does not come back.
 var ErrRemoved = client.ErrRemoved
 
+// ErrElsewhere says that another process has started as the node, with a copy of its
+// directory. It has the node from then on.
+var ErrElsewhere = client.ErrElsewhere
+
 // New checks the identity. It connects nothing; call Run, or Close if there is no Run.
 func New(cfg Config) (*Link, error) {
 	if cfg.Log == nil {
@@ -125,8 +129,8 @@ func (l *Link) Client() *client.Client { return l.client }
 // Credentials are the node's.
 func (l *Link) Credentials() *identity.Credentials { return l.credentials }
 
-// Run keeps the node in touch until ctx ends. It returns ctx's cause, ErrRemoved, or
-// why the cluster refuses the node.
+// Run keeps the node in touch until ctx ends. It returns ctx's cause, ErrRemoved,
+// ErrElsewhere, or why the cluster refuses the node.
 func (l *Link) Run(ctx context.Context) error {
 	loops := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
 	loops.Go(l.client.Watch)
@@ -181,22 +185,15 @@ func NewRequest(prefix string) string {
 // Pauses of announce after a failure.
 const minPause, maxPause = 100 * time.Millisecond, 2 * time.Second
 
-// announce tells the cluster of this start, and again whenever the state has lost it.
+// announce tells the cluster of this start, and again whenever the state has lost it. It
+// ends with ErrElsewhere when another process starts as the node.
 func (l *Link) announce(ctx context.Context) error {
 	for {
 		index, err := l.start(ctx)
 		if err != nil {
 			return err
 		}
-		if _, err := l.view.Wait(ctx, index); err != nil {
-			return err
-		}
-		_, err = l.view.WaitFor(ctx, func(s *state.State) bool {
-			_, exists := s.Cluster()
-			own, ok := s.Node(l.cfg.Self.ID)
-			return exists && !s.IsRemoved(l.cfg.Self.ID) && (!ok || own.Addr != l.cfg.Self.Addr || own.Build != l.cfg.Self.Build || own.Speaks() != l.cfg.Self.Speaks())
-		})
-		if err != nil {
+		if err := l.view.AwaitLoss(ctx, &l.cfg.Self, index); err != nil {
 			return err
 		}
 	}

@@ -185,6 +185,46 @@ func TestLateStart(t *testing.T) {
 	})
 }
 
+// A copy of a node's directory makes two processes of one identity. One of them ends, so
+// that they do not take the node from each other.
+func TestStartedElsewhere(t *testing.T) {
+	t.Parallel()
+	c := controltest.New(t, 1, nil)
+	dir, saved := clustertest.Identity(c, cluster.Gateway, "g1")
+	ctx, stop := context.WithCancel(context.Background())
+	var running conc.WaitGroup
+	defer running.Wait()
+	defer stop()
+	start := func(addr string) <-chan error {
+		l, err := link.New(link.Config{Dir: dir, Saved: saved, Self: cluster.Node{Addr: addr, Build: "test"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		running.Go(func() { ended <- l.Run(ctx) })
+		c.Await("the start at "+addr, func(s *state.State) bool { n, _ := s.Node("g1"); return n.Addr == addr })
+		return ended
+	}
+	first, second := start("127.0.0.1:1"), start("127.0.0.1:2")
+	// The first one ends, unless it has not seen its own start before that of the second.
+	stays, other := "127.0.0.1:2", second
+	var err error
+	select {
+	case err = <-first:
+	case err = <-second:
+		stays, other = "127.0.0.1:1", first
+	}
+	if !errors.Is(err, link.ErrElsewhere) || !strings.Contains(err.Error(), "gateway g1 has started at "+stays) {
+		t.Errorf("ended because of %v", err)
+	}
+	c.Await("the node at "+stays, func(s *state.State) bool { n, _ := s.Node("g1"); return n.Addr == stays })
+	select {
+	case err := <-other:
+		t.Errorf("the other one has ended too: %v", err)
+	default:
+	}
+}
+
 func TestAdvertised(t *testing.T) {
 	t.Parallel()
 	tcp := func(s string) net.Addr {
