@@ -163,7 +163,7 @@ func (e *Engine) enrol(p *Placement) (*replica, error) {
 	}
 	// What a deployment may come to need is there before the executor is built.
 	for _, policy := range policies.Names() {
-		if err := l.attach(RouterOf(policy, m.Name)); err != nil && !errors.Is(err, ErrNoRouter) {
+		if err := l.attach(policy, RouterOf(policy, m.Name)); err != nil && !errors.Is(err, ErrNoRouter) {
 			return nil, errors.Join(fmt.Errorf("policy %s: %w", policy, err), l.close())
 		}
 	}
@@ -185,7 +185,7 @@ func (e *Engine) settle(fresh []*replica, a *Assignment) (settled []*replica, lo
 			if len(g.Models) == 0 || g.Models[0] != r.model.cfg.Name {
 				continue
 			}
-			if err := r.model.attach(g.Policy.net(g.Models[0])); err != nil {
+			if err := r.model.attach(g.Policy.scorer(), g.Policy.net(g.Models[0])); err != nil {
 				e.log.Warn("router network", "replica", r.name, "deployment", g.Name, "err", err)
 			}
 		}

@@ -59,10 +59,10 @@ func load(cfg Model) (*loaded, error) {
 		m.checkpoint, err = model.OpenFS(files, cfg.Name)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("model %s: %w", cfg.Name, err)
+		return nil, fmt.Errorf("model %s: %w", cfg.where(), err)
 	}
 	if err := m.checkpoint.Check(); err != nil {
-		return nil, errors.Join(fmt.Errorf("model %s: %w", cfg.Name, err), m.checkpoint.Close())
+		return nil, errors.Join(fmt.Errorf("model %s: %w", cfg.where(), err), m.checkpoint.Close())
 	}
 	m.config, m.stopIDs = m.checkpoint.Config, m.checkpoint.Generation.EOS
 	return m, nil
@@ -77,9 +77,17 @@ func describe(cfg Model) (*loaded, error) {
 		learn = func() error { return m.fromFiles(files) }
 	}
 	if err := learn(); err != nil {
-		return nil, fmt.Errorf("model %s: %w", cfg.Name, err)
+		return nil, fmt.Errorf("model %s: %w", cfg.where(), err)
 	}
 	return m, nil
+}
+
+// where is the model's name with the directory that was given for it.
+func (m *Model) where() string {
+	if m.Dir == "" {
+		return m.Name
+	}
+	return m.Name + " in " + m.Dir
 }
 
 // files is the directory of a model, nil for one that only the catalogue has.

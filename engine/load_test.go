@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -65,5 +67,16 @@ func TestPairsThatDiffer(t *testing.T) {
 				t.Errorf("notes %q", got)
 			}
 		})
+	}
+}
+
+// A directory that is not there is named.
+func TestMissingDirectory(t *testing.T) {
+	for _, dir := range []string{"/no/such/Qwen3-32B", t.TempDir()} {
+		cfg := Defaults()
+		cfg.Models[1] = Model{Name: "tiny-l", Dir: dir, Threshold: 1}
+		if _, err := Load(cfg); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), dir) {
+			t.Errorf("error %v, want one that names %s", err, dir)
+		}
 	}
 }

@@ -132,7 +132,7 @@ func (e *Engine) routes(d Deployment, m *loaded, entry bool) (*routed, error) {
 		}
 		s.Models, s.Text = d.Models, text
 		var err error
-		if s.Checkpoint, err = tuned(s.Net); err != nil {
+		if s.Checkpoint, err = tuned(d.Policy.Name, s.Net); err != nil {
 			return nil, err
 		}
 		if r.set, err = policies.New(d.Policy.Name, len(d.Models), s); err != nil {
@@ -150,7 +150,7 @@ func (e *Engine) routes(d Deployment, m *loaded, entry bool) (*routed, error) {
 			s.Threshold = TrioThreshold(name)
 		}
 		var err error
-		if s.Checkpoint, err = tuned(s.Net); err != nil {
+		if s.Checkpoint, err = tuned(name, s.Net); err != nil {
 			continue // it has no network for this policy
 		}
 		if set, err := policies.New(name, len(d.Models), s); err == nil {

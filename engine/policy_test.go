@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -42,6 +43,7 @@ func settled(t *testing.T) map[string]Policy {
 		"glimp-router":    {Name: "glimp-router", Threshold: at(0.05), StepTokens: 12},
 		"immediate":       {Name: "immediate", Threshold: at(2)},
 		"me":              {Name: "me"},
+		"request-level":   {Name: "request-level", Threshold: at(0.0002)},
 		"r-stitch":        {Name: "r-stitch", Threshold: at(0.01)},
 		"random":          {Name: "random", Threshold: at(0.3)},
 		"rule":            {Name: "rule", Rule: "entropy > 0.01 || phase == 'answer' && since_hop > 2", ReturnRule: "margin > 3 or since_hop > 4"},
@@ -92,6 +94,161 @@ func TestPoliciesWriteTheSame(t *testing.T) {
 				awaitIdle(t, e)
 			}
 		})
+	}
+}
+
+// Whatever a request wants besides, under every policy it has one answer: alone, beside
+// all the others at other thresholds, and moved on the way from one entry to another.
+func TestPoliciesKeepWhatRequestsWant(t *testing.T) {
+	policies := settled(t)
+	deploy := func(cfg *Config) {
+		cfg.Device, cfg.Deployments = "cpu", nil
+		for name, policy := range policies {
+			cfg.Deployments = append(cfg.Deployments, Deployment{Name: name, Models: []string{"tiny-s", "tiny-l"}, Policy: policy})
+		}
+	}
+	quiet := start(t, deploy)
+	var list []Request
+	var names []string
+	for name := range policies {
+		base := drawn(1, 50)[0]
+		base.Model, base.Temperature = name, at(0.8)
+		plain, err := ask(quiet, base)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for kind, k := range kinds(plain) {
+			if testing.Short() && kind != "all" && kind != "penalties" {
+				continue
+			}
+			r := base
+			k.change(&r)
+			r.MaxTokens = min(r.MaxTokens, 60)
+			r.MinTokens = min(r.MinTokens, r.MaxTokens)
+			list, names = append(list, r), append(names, name+", "+kind)
+		}
+	}
+	want := answers(t, quiet, list, 1, nil)
+	busy := start(t, func(cfg *Config) {
+		deploy(cfg)
+		cfg.PageSize, cfg.ChunkTokens = 16, 16
+		cfg.Models[0].Replicas, cfg.Models[1].Replicas, cfg.Models[1].Threshold = 2, 2, 3
+	})
+	busy.cut(t, 9, true)
+	got := answers(t, busy, list, 24, nil)
+	for i := range list {
+		if d := differs(got[i], want[i]); d != "" {
+			t.Errorf("%s: %s", names[i], d)
+		}
+	}
+	awaitIdle(t, busy)
+}
+
+// handed is a policy that hands over a number of times, and remembers how often by what
+// Send puts into the state.
+type handed struct{ self policies.ModelID }
+
+func (handed) Spec() policies.Spec { return policies.Spec{Stateful: true} }
+
+func (p handed) Route(b *policies.Batch, _ *policies.Result, out []policies.Decision) {
+	for i, q := range b.Reqs {
+		out[i] = policies.Decision{To: 0, Keep: true}
+		if p.self == 0 && handovers(&q.State) < 6 {
+			out[i] = policies.Decision{To: 1}
+		}
+	}
+}
+
+func (handed) Send(_ *policies.Req, _ policies.Decision, h *policies.Handoff) {
+	h.State.Set([]byte{handovers(&h.State) + 1})
+}
+
+func (p handed) Receive(q *policies.Req, h *policies.Handoff) (policies.Verdict, policies.ModelID) {
+	return policies.Run, p.self
+}
+
+func handovers(s *policies.State) byte {
+	if s.Len == 0 {
+		return 0
+	}
+	return s.Bytes[0]
+}
+
+// What Send puts into the state is there on the other side, and comes back.
+func TestOwnStateTravels(t *testing.T) {
+	e := start(t, func(c *Config) {
+		c.Deployments[0].Policy = Policy{Own: policies.Named("handed", func(self policies.ModelID) policies.Policy { return handed{self} })}
+		c.Models[0].Replicas = 2
+	})
+	list := questions(3, 30)
+	check := func(what string) {
+		t.Helper()
+		for i, a := range answers(t, e, list, 3, nil) {
+			if n := a[0].End.Count("tiny-l"); n != 3 {
+				t.Errorf("%s, question %d: tiny-l wrote %d tokens, want 3", what, i, n)
+			}
+		}
+	}
+	check("undisturbed")
+	e.cut(t, 2, true)
+	check("moved")
+}
+
+// putting is a policy that puts ids behind the third token of an answer.
+type putting struct {
+	self policies.ModelID
+	on   policies.ModelID
+	ids  []int32
+}
+
+func (putting) Spec() policies.Spec { return policies.Spec{} }
+
+func (p putting) Route(b *policies.Batch, r *policies.Result, out []policies.Decision) {
+	for i, q := range b.Reqs {
+		out[i] = policies.Decision{To: p.self, Keep: true}
+		switch {
+		case p.self != p.on: // at the very first token
+			out[i] = policies.Decision{To: p.on}
+		case len(q.Out) == 2:
+			out[i].Inject = p.ids
+		}
+	}
+}
+
+func (putting) Send(*policies.Req, policies.Decision, *policies.Handoff) {}
+
+func (p putting) Receive(*policies.Req, *policies.Handoff) (policies.Verdict, policies.ModelID) {
+	return policies.Run, p.self
+}
+
+// An end is an end and the limit the limit also among ids that a policy puts into the
+// text, on either model; nothing of them follows it.
+func TestEndsAmongWhatIsPutIn(t *testing.T) {
+	const end, a, b = 746, 10, 11 // <|im_end|> and two others
+	for on := range policies.ModelID(2) {
+		for name, c := range map[string]struct {
+			ids    []int32
+			limit  int
+			finish string
+			want   []int32 // behind the third token
+		}{
+			"all":             {[]int32{a, b}, 5, "length", []int32{a, b}},
+			"the limit":       {[]int32{a, b}, 4, "length", []int32{a}},
+			"the limit there": {[]int32{a, b}, 3, "length", nil},
+			"an end":          {[]int32{a, end, b, b}, 20, "stop", []int32{a, end}},
+			"an end at once":  {[]int32{end, end}, 20, "stop", []int32{end}},
+		} {
+			e := start(t, func(cfg *Config) {
+				cfg.Deployments[0].Policy = Policy{Own: policies.Named("putting", func(self policies.ModelID) policies.Policy {
+					return putting{self, on, c.ids}
+				})}
+			})
+			got := answers(t, e, questions(1, c.limit), 1, nil)[0][0]
+			if got.End.Finish != c.finish || got.End.Completion != 3+len(c.want) || len(got.IDs) < 3 || !slices.Equal(got.IDs[3:], c.want) {
+				t.Errorf("%s on model %d: %v, %+v", name, on, got.IDs, got.End)
+			}
+			awaitIdle(t, e)
+		}
 	}
 }
 

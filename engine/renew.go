@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -28,7 +29,7 @@ func (e *Engine) missing(r *replica, g *Routing) (net string, err error) {
 	if net == "" || g.Models[0] != r.model.cfg.Name || slices.Contains(r.routers, net) {
 		return "", nil
 	}
-	key := renewal{r.name, r.generation, net}
+	key := renewal{r.name, r.generation, g.Policy.scorer(), net}
 	if known, ok := e.renewals[key]; ok {
 		return net, known
 	}
@@ -37,7 +38,7 @@ func (e *Engine) missing(r *replica, g *Routing) (net string, err error) {
 		return net, err // it may come
 	}
 	if err == nil {
-		err = c.Check(r.model.config.Hidden, r.model.vocab)
+		err = cmp.Or(c.Check(r.model.config.Hidden, r.model.vocab), suits(g.Policy.scorer(), net, c.Kind))
 	}
 	if err != nil {
 		err = fmt.Errorf("router %q does not fit %s: %w", net, r.model.cfg.Name, err)
@@ -46,10 +47,11 @@ func (e *Engine) missing(r *replica, g *Routing) (net string, err error) {
 	return net, err
 }
 
-// renewal is a router network for a run of a placement.
+// renewal is a router network that a policy wants of a run of a placement.
 type renewal struct {
 	replica    string
 	generation uint64
+	policy     string
 	net        string
 }
 
@@ -73,7 +75,7 @@ func (e *Engine) renew(a *Assignment) {
 			if net == "" || err != nil {
 				continue
 			}
-			e.renewals[renewal{r.name, r.generation, net}] = fmt.Errorf("router %q: %w", net, errTried) // should it be missing again
+			e.renewals[renewal{r.name, r.generation, a.Groups[i].Policy.scorer(), net}] = fmt.Errorf("router %q: %w", net, errTried) // should it be missing again
 			r.renewing.Store(true)
 			r.setPhase(cluster.Starting, fmt.Sprintf("it is started anew with the router network of deployment %.128s", a.Groups[i].Name))
 			e.log.Info("replica is started anew once it has nothing to do", "replica", r.name, "router", net, "deployment", a.Groups[i].Name)

@@ -13,10 +13,12 @@ import (
 	"github.com/tokenrouter/tokenrouter/gateway/session"
 )
 
-// cutter is an entry whose streams break after a number of tokens each.
+// cutter is an entry whose streams break after a number of tokens each, also in the
+// middle of an event unless events are to stay whole.
 type cutter struct {
 	session.Entry
 	every int
+	whole bool
 }
 
 func (c cutter) Generate(ctx context.Context, r *generate.Request) (session.Stream, error) {
@@ -24,12 +26,13 @@ func (c cutter) Generate(ctx context.Context, r *generate.Request) (session.Stre
 	if err != nil {
 		return nil, err
 	}
-	return &cutStream{Stream: s, left: c.every}, nil
+	return &cutStream{Stream: s, left: c.every, whole: c.whole}, nil
 }
 
 type cutStream struct {
 	session.Stream
-	left int
+	left  int
+	whole bool
 }
 
 func (s *cutStream) Next() (*generate.Event, error) {
@@ -39,7 +42,7 @@ func (s *cutStream) Next() (*generate.Event, error) {
 	e, err := s.Stream.Next()
 	if err == nil && e.Kind == generate.EventTokens {
 		// What the cut leaves of the event's tokens was not seen.
-		if n := len(e.Tokens); n > s.left {
+		if n := len(e.Tokens); n > s.left && !s.whole {
 			e.Tokens, e.Turn = e.Tokens[:s.left], false
 		}
 		s.left -= len(e.Tokens)
@@ -48,13 +51,13 @@ func (s *cutStream) Next() (*generate.Event, error) {
 }
 
 // cut puts cutters in front of all entries. No request is running.
-func (e *Engine) cut(t *testing.T, every int) {
+func (e *Engine) cut(t *testing.T, every int, whole bool) {
 	t.Helper()
 	served := slices.Clone(e.served)
 	for i := range served {
 		served[i].Entries = slices.Clone(served[i].Entries)
 		for j, entry := range served[i].Entries {
-			served[i].Entries[j] = cutter{entry, every}
+			served[i].Entries[j] = cutter{entry, every, whole}
 		}
 	}
 	table, err := session.NewTable(served, nil, time.Now())
@@ -174,7 +177,7 @@ func TestResumeCoversEverything(t *testing.T) {
 	}
 	for _, every := range cuts {
 		e := start(t, func(cfg *Config) { cfg.Models[0].Replicas = 2 })
-		e.cut(t, every)
+		e.cut(t, every, false)
 		var asked sync.WaitGroup
 		for name, k := range kinds(plain) {
 			asked.Go(func() {
@@ -235,7 +238,7 @@ func TestEcho(t *testing.T) {
 	if got := get(none); got.prompt != r.Prompt || got.text != "" || !slices.Equal(got.logprobs, whole.logprobs) {
 		t.Errorf("the prompt alone: %+v", got)
 	}
-	e.cut(t, 1)
+	e.cut(t, 1, false)
 	if got := get(r); got.text != whole.text || got.prompt != whole.prompt || !slices.Equal(got.logprobs, whole.logprobs) {
 		t.Errorf("cut: %+v, want %+v", got, whole)
 	}

@@ -22,7 +22,7 @@ var ErrNoRouter = errors.New("no such router network")
 func (e *Engine) attachRouters() error {
 	for _, d := range e.Deployments() {
 		entry := e.model(d.Models[0])
-		if err := entry.attach(d.Policy.net(d.Models[0])); err != nil {
+		if err := entry.attach(d.Policy.scorer(), d.Policy.net(d.Models[0])); err != nil {
 			return fmt.Errorf("deployment %s: policy %s: %w", d.Name, d.Policy.Name, err)
 		}
 		if !d.AllowOverride {
@@ -30,7 +30,7 @@ func (e *Engine) attachRouters() error {
 		}
 		// What requests may choose besides needs no network of its own to be there.
 		for _, policy := range d.others(d.Policy.name()) {
-			if err := entry.attach(RouterOf(policy, d.Models[0])); err != nil && !errors.Is(err, ErrNoRouter) {
+			if err := entry.attach(policy, RouterOf(policy, d.Models[0])); err != nil && !errors.Is(err, ErrNoRouter) {
 				return fmt.Errorf("deployment %s: policy %s: %w", d.Name, policy, err)
 			}
 		}
@@ -49,6 +49,14 @@ func (p *Policy) net(entry string) string {
 	return RouterOf(p.Name, entry)
 }
 
+// scorer is the built-in policy that reads the network's scores, empty for one of one's own.
+func (p *Policy) scorer() string {
+	if p.Own != nil {
+		return ""
+	}
+	return p.Name
+}
+
 // others lists the policies that requests may choose besides the deployment's own, if
 // all is there that they need.
 func (d *Deployment) others(own string) []string {
@@ -63,16 +71,36 @@ func (p *Policy) name() string {
 	return p.Name
 }
 
-// attach opens a router network for the model, unless it has it already. An empty
-// name is none.
-func (m *loaded) attach(name string) error {
+// suits says whether a policy reads the scores of a kind of network the way that they
+// are meant: that of r2r is high where the large model is needed, that of citer low. A
+// rule and a policy of one's own say themselves which way they read them.
+func suits(policy, net string, kind router.Kind) error {
+	want := router.Kind(policy)
+	switch {
+	case !policies.Scored(policy):
+		return nil
+	case policy == "r-stitch+":
+		want = router.CITER
+	}
+	if kind == want {
+		return nil
+	}
+	return fmt.Errorf("%w: router %s is a network of kind %s, and the policy takes one of kind %s: their scores mean different things", router.ErrBad, net, kind, want)
+}
+
+// attach opens a router network for the model and the policy, unless the model has it
+// already. An empty name is none.
+func (m *loaded) attach(policy, name string) error {
 	if name == "" {
 		return nil
 	}
-	if slices.ContainsFunc(m.nets, func(n *router.Net) bool { return n.Name == name }) {
-		return nil
+	if i := slices.IndexFunc(m.nets, func(n *router.Net) bool { return n.Name == name }); i >= 0 {
+		return suits(policy, name, m.nets[i].Kind)
 	}
 	c, err := readRouter(name)
+	if err == nil {
+		err = suits(policy, name, c.Kind)
+	}
 	if err != nil {
 		return err
 	}
@@ -137,14 +165,14 @@ func readRouter(name string) (*router.Checkpoint, error) {
 }
 
 // tuned is the threshold that a router network's checkpoint was tuned to, nil if it
-// has none or net is empty. The network has been attached.
-func (m *loaded) tuned(net string) (*float64, error) {
+// has none or net is empty. The network has been attached, and must suit the policy.
+func (m *loaded) tuned(policy, net string) (*float64, error) {
 	if net == "" {
 		return nil, nil
 	}
 	for _, n := range m.nets {
 		if n.Name == net {
-			return n.Threshold, nil
+			return n.Threshold, suits(policy, net, n.Kind)
 		}
 	}
 	return nil, fmt.Errorf("%w: %q", ErrNoRouter, net)
@@ -152,7 +180,7 @@ func (m *loaded) tuned(net string) (*float64, error) {
 
 // tunedElsewhere is tuned for a network that runs in another process, as far as it can
 // be known here. Only the entry model's policies use it.
-func tunedElsewhere(net string) (*float64, error) {
+func tunedElsewhere(_, net string) (*float64, error) {
 	if net == "" {
 		return nil, nil
 	}

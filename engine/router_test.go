@@ -157,6 +157,15 @@ func TestRouterRefusals(t *testing.T) {
 		{"own, absent", Policy{Name: "mine", Own: policies.Named("mine", func(self policies.ModelID) policies.Policy { return wantsNet{} })},
 			ErrNoRouter, []string{"mine-net"}},
 	}
+	for policy, net := range map[string]string{"r2r": "tiny-s-citer", "citer": "tiny-s-r2r", "r-stitch+": "tiny-s-r2r", "co-llm": "tiny-s-citer"} {
+		kind := net[len("tiny-s-"):]
+		tests = append(tests, struct {
+			name   string
+			policy Policy
+			is     error
+			says   []string
+		}{policy + " by scores of " + kind, Policy{Name: policy, Router: net}, router.ErrBad, []string{"kind " + kind + ",", "of kind " + strings.TrimPrefix(RouterOf(policy, "tiny-s"), "tiny-s-")}})
+	}
 	for _, tc := range tests {
 		cfg := Defaults()
 		cfg.Device, cfg.Deployments[0].Policy = "cpu", tc.policy
