@@ -15,7 +15,7 @@ import (
 var (
 	// ErrNoCapacity says that a deployment has no entry at the moment.
 	ErrNoCapacity = errors.New("no replica of the entry model")
-	// ErrLost says that every try to serve a request failed.
+	// ErrLost says that every try to serve a request failed. Its text has the last failure.
 	ErrLost = errors.New("no entry could serve the request")
 	// errStalled says that an entry was silent for Config.StallAfter.
 	errStalled = errors.New("the entry stalled")
@@ -328,7 +328,9 @@ func (s *Session) again(ctx context.Context, r *replica, err error) error {
 		if refused != nil {
 			return refused
 		}
-		return fmt.Errorf("%w: %w", ErrLost, err)
+		// As a text: a dial that was given up has the error of a context, which callers would
+		// take for the end of their own.
+		return fmt.Errorf("%w: %v", ErrLost, err)
 	}
 	s.cfg.Metrics.moves.WithLabelValues(reason).Inc()
 	s.cfg.Logger.Warn("request moves", "request", s.req.ID, "replica", r.entry.Name(), "epoch", s.ledger.epoch, "reason", reason, "err", err)

@@ -219,6 +219,18 @@ func TestEcho(t *testing.T) {
 	}
 }
 
+// A dial that was given up fails with a context's error. That is not the end of the
+// client's own context: callers would say nothing to a client that is still there.
+func TestLostIsNoEndOfTheClient(t *testing.T) {
+	for _, failure := range []error{context.Canceled, context.DeadlineExceeded} {
+		e := &sessiontest.Entry{ID: "e", Script: sessiontest.Words(2), Submit: func(context.Context) error { return fmt.Errorf("dial: %w", failure) }}
+		_, err := drive(t, session.Config{}, served(t, e), session.Settings{Logprobs: -1})
+		if !errors.Is(err, session.ErrLost) || errors.Is(err, failure) || !strings.Contains(err.Error(), failure.Error()) {
+			t.Errorf("after %v: %v", failure, err)
+		}
+	}
+}
+
 // silent waits for ever at one position of the first epoch, or of all.
 func silent(at int, always bool) func(context.Context, int) error {
 	epochs := 0

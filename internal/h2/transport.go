@@ -178,6 +178,9 @@ func (t *Transport) dial(ctx context.Context) (net.Conn, error) {
 	}
 	if err := t.cfg.secure(ctx, nc); err != nil {
 		_ = nc.Close()
+		if cause := context.Cause(ctx); errors.Is(cause, ErrClosed) {
+			err = cause // and not that some context was cancelled
+		}
 		return nil, fmt.Errorf("secure connection: %w", err)
 	}
 	return nc, nil
