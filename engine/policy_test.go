@@ -43,7 +43,7 @@ func settled(t *testing.T) map[string]Policy {
 		"glimp-router":    {Name: "glimp-router", Threshold: at(0.05), StepTokens: 12},
 		"immediate":       {Name: "immediate", Threshold: at(2)},
 		"me":              {Name: "me"},
-		"request-level":   {Name: "request-level", Threshold: at(0.0002)},
+		"request-level":   {Name: "request-level", Threshold: at(0.0004)},
 		"r-stitch":        {Name: "r-stitch", Threshold: at(0.01)},
 		"random":          {Name: "random", Threshold: at(0.3)},
 		"rule":            {Name: "rule", Rule: "entropy > 0.01 || phase == 'answer' && since_hop > 2", ReturnRule: "margin > 3 or since_hop > 4"},
