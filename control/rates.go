@@ -69,9 +69,8 @@ func (r *rates) reset(now time.Time, leader string, term uint64) {
 // ask gives what a key has left. limit is the key's rate, a part of which is 0 for no
 // bound.
 func (r *rates) ask(now time.Time, limit cluster.Amount, a *cluster.SliceAsk) (cluster.Slice, error) {
-	if a.Want.Requests < 0 || a.Want.Tokens < 0 || a.Back.Requests < 0 || a.Back.Tokens < 0 ||
-		a.Need.Requests > a.Want.Requests || a.Need.Tokens > a.Want.Tokens {
-		return cluster.Slice{}, fmt.Errorf("%w: an amount is negative, or more is needed than wanted", client.ErrBadRequest)
+	if a.Want.Requests < 0 || a.Want.Tokens < 0 || a.Back.Requests < 0 || a.Back.Tokens < 0 {
+		return cluster.Slice{}, fmt.Errorf("%w: an amount is negative", client.ErrBadRequest)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -92,7 +91,7 @@ func (r *rates) ask(now time.Time, limit cluster.Amount, a *cluster.SliceAsk) (c
 	out.Given.Requests = g.left(limit.Requests, g.sum.Requests, g.early.Requests, a.Want.Requests, early)
 	out.Given.Tokens = g.left(limit.Tokens, g.sum.Tokens, g.early.Tokens, a.Want.Tokens, early)
 	short := out.Given
-	if short.Requests < a.Need.Requests || short.Tokens < a.Need.Tokens {
+	if short.Requests < min(a.Need.Requests, a.Want.Requests) || short.Tokens < min(a.Need.Tokens, a.Want.Tokens) {
 		out.Given = cluster.Amount{}
 	}
 	out.At = r.clock(g.add(now, out.Given))

@@ -18,6 +18,8 @@ type stage struct {
 	rates *rates
 	books []*quota.Book
 	asked int
+	// held and counts are the most amounts of an ask and of an answer.
+	held, counts int
 	// spent is what requests have: reserved, or used once they have ended.
 	spent []*spending
 }
@@ -43,7 +45,9 @@ func newStage(gateways int, limit cluster.Amount) *stage {
 // Slice implements quota.Lessor.
 func (s *stage) Slice(_ context.Context, ask cluster.SliceAsk) (cluster.Slice, error) {
 	s.asked++
-	return s.rates.ask(s.now, s.limit, &ask)
+	out, err := s.rates.ask(s.now, s.limit, &ask)
+	s.held, s.counts = max(s.held, len(ask.Held)), max(s.counts, len(out.Counts))
+	return out, err
 }
 
 // reserve asks for one request, and notes it if it is granted.
@@ -319,4 +323,73 @@ func TestOveruseOfOtherGateways(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A leader that has just begun gives little, and a refusal tells when that is over. What
+// needs less than it gives passes at once.
+func TestRefusalOfANewLeader(t *testing.T) {
+	s := newStage(1, cluster.Amount{Tokens: 100})
+	s.rates.reset(s.now, "l", 1)
+	for range 2 {
+		refused, ok := s.reserve(0, 50)
+		if ok || refused.After != grace || refused.Tokens || refused.Requests {
+			t.Errorf("granted %t, %+v", ok, refused)
+		}
+	}
+	if refused, ok := s.reserve(0, 4); !ok {
+		t.Errorf("a small request is refused: %+v", refused)
+	}
+	refused, _ := s.reserve(0, 50)
+	s.pass(refused.After)
+	if refused, ok := s.reserve(0, 50); !ok || refused.After > 0 {
+		t.Errorf("after its wait it is refused: %+v", refused)
+	}
+}
+
+// A gateway that stops leaves nothing behind that others could use, and one that starts
+// again under its name is heard.
+func TestGatewayStartsAgain(t *testing.T) {
+	limit := cluster.Amount{Requests: 600, Tokens: 60_000}
+	s := newStage(2, limit)
+	for range 3 {
+		for gateway := range 2 {
+			if refused, ok := s.reserve(gateway, 1000); !ok {
+				t.Fatalf("refused: %+v", refused)
+			}
+			s.spent[len(s.spent)-1].settle(300)
+		}
+		s.books[0].Leave(t.Context())
+		s.books[0] = quota.NewBook(quota.Config{Gateway: "g0", Lessor: s, Gateways: func() int { return 2 }, Now: func() time.Time { return s.now }})
+		s.now = s.now.Add(time.Second)
+	}
+	s.books[1].Leave(t.Context())
+	if sum, want := s.rates.keys["k"].sum, (cluster.Amount{Requests: 6, Tokens: 1800}); sum != want {
+		t.Errorf("%+v count, want %+v", sum, want)
+	}
+}
+
+// However many requests there are, and whatever they use, a gateway keeps a few amounts
+// for each second, and so do its asks and the answers.
+func TestFewAmountsAreKept(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 80))
+	s := newStage(1, cluster.Amount{Tokens: 1 << 40})
+	for range 70_000 {
+		s.pass(time.Millisecond)
+		tokens := 1 + random.Int64N(1<<24)
+		if random.IntN(100) == 0 {
+			tokens <<= 8 // more than a second's worth is asked for, now and then
+		}
+		if _, ok := s.reserve(0, tokens); ok {
+			x := s.spent[0]
+			x.settle(random.Int64N(2 * x.amount.Tokens))
+			s.spent = s.spent[:0]
+		}
+	}
+	if s.held > 200 || s.counts > 130 {
+		t.Errorf("%d amounts are held, %d count", s.held, s.counts)
+	}
+	if s.held < 60 || s.counts < 60 {
+		t.Errorf("%d amounts are held, %d count: too few for the test", s.held, s.counts)
+	}
+	t.Logf("%d held, %d count, %d asks", s.held, s.counts, s.asked)
 }

@@ -111,7 +111,7 @@ func (a *Account) Reserve(ctx context.Context, tokens int64) (settle func(used i
 	}
 	c := a.borrow(context.WithoutCancel(ctx), need)
 	if c.ok {
-		return a.settler(need.Tokens, c.parts), Refusal{}, true
+		return a.settler(c.need.Tokens, c.parts), Refusal{}, true
 	}
 	return nil, Refusal{After: max(c.wait, minRetry), Requests: c.short.requests, Tokens: c.short.tokens}, false
 }
@@ -168,20 +168,20 @@ func (a *Account) settler(reserved int64, parts []part) func(int64) {
 func (a *Account) borrow(ctx context.Context, need cluster.Amount) (c claim) {
 	a.mu.Lock()
 	now := a.book.cfg.Now()
-	c.need = need
-	if c.wait, c.short = a.outlook(now, need); c.wait > 0 && now.Before(a.notBefore) {
+	c.need = least(need, a.rates) // they may have changed
+	if c.wait, c.short = a.outlook(now, c.need); c.wait > 0 && now.Before(a.notBefore) {
 		a.mu.Unlock()
 		return c
 	}
 	lonely := now.Before(a.aloneUntil)
 	// What is there is kept, so that nobody takes it while the rest is asked for.
-	c.parts = a.spend(need)
+	c.parts = a.spend(c.need)
 	for _, p := range c.parts {
 		c.has = plus(c.has, p.amount)
 	}
 	c.want = cluster.Amount{
-		Requests: missing(a.rates.Requests, need.Requests, c.has.Requests),
-		Tokens:   missing(a.rates.Tokens, need.Tokens, c.has.Tokens),
+		Requests: missing(a.rates.Requests, c.need.Requests, c.has.Requests),
+		Tokens:   missing(a.rates.Tokens, c.need.Tokens, c.has.Tokens),
 	}
 	a.mu.Unlock()
 	if !lonely {

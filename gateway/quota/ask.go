@@ -100,7 +100,7 @@ func (a *Account) grant(c *claim, s *cluster.Slice) {
 	a.notBefore = now.Add(a.pause)
 	c.wait, c.short = a.outlook(now, c.need)
 	if c.wait == 0 && a.said != nil {
-		a.said.refused = true
+		a.said.refused = c.need
 		c.wait, c.short = a.outlook(now, c.need)
 	}
 	a.release(now)
@@ -170,4 +170,5 @@ func (a *Account) heard(q *question, s *cluster.Slice) {
 		}
 		told.own = false
 	}
+	a.join()
 }

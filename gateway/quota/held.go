@@ -120,27 +120,46 @@ func (a *Account) unspend(now time.Time, parts []part, amount cluster.Amount) {
 	}
 }
 
-// add notes what was given. mu is held.
+// add notes what was given, with what it can be kept as one. mu is held.
 func (a *Account) add(s *slice) {
 	if s.given == (cluster.Amount{}) {
 		return
 	}
-	if n := len(a.slices); n > 0 {
-		last := a.slices[n-1]
-		spent := last.left == (cluster.Amount{})
-		one := last.stamp == s.stamp
-		if s.stamp == 0 {
-			one = one && spent && s.at.Sub(last.from) < bucket
+	for _, x := range slices.Backward(a.slices) {
+		if s.at.Sub(x.at) >= 2*bucket {
+			break
 		}
-		if one && last.own == s.own && last.over == s.over && last.asked == 0 {
+		spent := x.left == (cluster.Amount{})
+		one := x.stamp == s.stamp && x.own == s.own && x.over == s.over && x.asked == 0
+		if s.stamp == 0 {
+			one = one && spent && s.at.Sub(x.from) < bucket
+		}
+		if one {
 			if spent {
-				last.until = s.until // else what is left of the older ends it
+				x.until = s.until // else what is left of the older ends it
 			}
-			last.at, last.given, last.left = s.at, plus(last.given, s.given), plus(last.left, s.left)
+			x.at, x.given, x.left = s.at, plus(x.given, s.given), plus(x.left, s.left)
 			return
 		}
 	}
 	a.slices = append(a.slices, s)
+}
+
+// join keeps what was used beyond reservations as one, where the leader knows of it, so
+// that not each of them is told to the next one. mu is held.
+func (a *Account) join() {
+	var last *slice
+	a.slices = slices.DeleteFunc(a.slices, func(s *slice) bool {
+		if !s.over || s.own {
+			return false
+		}
+		if last != nil && s.at.Sub(last.from) < bucket {
+			last.at, last.given = s.at, plus(last.given, s.given)
+			return true
+		}
+		last = s
+		return false
+	})
 }
 
 // charge notes what a request used beyond what it had reserved. The leader is told of it

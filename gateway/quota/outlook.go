@@ -17,11 +17,10 @@ type said struct {
 	counts []cluster.CountedSlice
 	owed   cluster.Amount
 	short  shortage
-	// retry is when to ask again; it holds if refused.
-	retry time.Time
-	// refused says that it gave less than was needed, though by what counts there was
-	// enough: it began lately.
-	refused bool
+	// refused is a need that it did not give, though by what counts there was enough: it
+	// began lately, and gives little until retry.
+	refused cluster.Amount
+	retry   time.Time
 }
 
 // counted is for how long the leader counts what was given.
@@ -34,12 +33,12 @@ func (a *Account) outlook(now time.Time, need cluster.Amount) (wait time.Duratio
 	if w == nil {
 		return 0, shortage{}
 	}
-	later := max(0, w.retry.Sub(now))
+	later, refused := max(0, w.retry.Sub(now)), w.refused != (cluster.Amount{}) && covers(need, w.refused)
 	if w.counts == nil {
 		left := a.left()
 		short.requests = w.short.requests && left.Requests < need.Requests
 		short.tokens = w.short.tokens && left.Tokens < need.Tokens
-		if !w.refused && short == (shortage{}) {
+		if !refused && short == (shortage{}) {
 			return 0, short
 		}
 		return later, short
@@ -49,7 +48,7 @@ func (a *Account) outlook(now time.Time, need cluster.Amount) (wait time.Duratio
 	requests := enoughAfter(counts, clock, a.rates.Requests, need.Requests, owed.Requests, func(x cluster.Amount) int64 { return x.Requests })
 	tokens := enoughAfter(counts, clock, a.rates.Tokens, need.Tokens, owed.Tokens, func(x cluster.Amount) int64 { return x.Tokens })
 	wait = max(requests, tokens)
-	if w.refused {
+	if refused {
 		wait = max(wait, later)
 	}
 	return wait, shortage{requests: requests > 0, tokens: tokens > 0}
@@ -58,7 +57,10 @@ func (a *Account) outlook(now time.Time, need cluster.Amount) (wait time.Duratio
 // forecast is what counts and is owed once the leader knows what this gateway knows, and
 // has back what this gateway has left. mu is held, said has counts.
 func (a *Account) forecast() (counts []cluster.CountedSlice, owed cluster.Amount) {
-	counts, owed = slices.Clone(a.said.counts), a.said.owed
+	counts, owed = a.said.counts, a.said.owed
+	if len(a.returns) > 0 || a.left() != (cluster.Amount{}) {
+		counts = slices.Clone(counts)
+	}
 	for _, r := range a.returns {
 		takeOff(counts, r.slice.stamp, r.amount)
 	}

@@ -121,6 +121,20 @@ func (b *Book) Return(ctx context.Context) {
 	b.tell(ctx, func(a *Account, now time.Time) bool { return a.owes(now) })
 }
 
+// Leave gives back all that is not used, also what could be for a moment longer. It is to
+// be called when there are no requests any more, and ends early as Tell does.
+func (b *Book) Leave(ctx context.Context) {
+	now := b.cfg.Now()
+	b.mu.Lock()
+	for _, a := range b.keys {
+		a.mu.Lock()
+		a.release(now)
+		a.mu.Unlock()
+	}
+	b.mu.Unlock()
+	b.Return(ctx)
+}
+
 func (b *Book) tell(ctx context.Context, which func(*Account, time.Time) bool) {
 	now := b.cfg.Now()
 	b.mu.Lock()

@@ -126,3 +126,14 @@ func TestRefusalLasts(t *testing.T) {
 		t.Errorf("after %v it is refused again: %+v", refused.After, again)
 	}
 }
+
+// A rate that is lowered while a request asks for more than it makes no leader silent.
+func TestRateIsLowered(t *testing.T) {
+	l, gateways := books(1, Rates{Tokens: 50})
+	a := gateways[0].Account("k", Rates{Tokens: 100})
+	need := a.need(500)
+	a.setRates(Rates{Tokens: 50})
+	if c := a.borrow(t.Context(), need); !c.ok || c.need.Tokens != 50 || l.asked != 1 {
+		t.Errorf("%+v, asked %d times", c, l.asked)
+	}
+}

@@ -127,6 +127,17 @@ func (n *Node) lease(ctx context.Context) error {
 	}
 }
 
+// leavePatience is for how long a gateway that stops tries to give back what it has.
+const leavePatience = time.Second
+
+// leave gives back what requests that have ended did not use, so that others need not
+// wait for it until it leaves the window.
+func (n *Node) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, leavePatience)
+	defer cancel()
+	n.keys.book.Leave(ctx)
+}
+
 // heard notes a change of leader.
 func (n *Node) heard(r cluster.BeatReply) {
 	if last := n.leader.Swap(&r.Leader); last == nil || *last == r.Leader {

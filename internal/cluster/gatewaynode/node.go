@@ -228,6 +228,7 @@ func (n *Node) Run(ctx context.Context) error {
 		return nil
 	})
 	err := n.gateway.Run(front, n.listeners()...)
+	n.leave(back)
 	stopBack()
 	if lerr := loops.Wait(); lerr != nil && !errors.Is(lerr, context.Canceled) {
 		err = errors.Join(err, lerr)
