@@ -129,8 +129,9 @@ func (s *Sidecar) settings(root *pickle.Dict) error {
 		v, _ := args.Get("normalize_input")
 		s.NormalizeInput = v == pickle.Value(true)
 		if name, _ := args.Get("pretrained_model_name"); name != nil {
-			text, _ := name.(string)
-			s.Model = strings.ToLower(path.Base(text))
+			if text, _ := name.(string); text != "" {
+				s.Model = strings.ToLower(path.Base(text))
+			}
 		}
 	}
 	common, err := dict(root, "common_args")
@@ -141,12 +142,18 @@ func (s *Sidecar) settings(root *pickle.Dict) error {
 	case nil:
 	case float64:
 		s.Threshold = &v
+	case int64:
+		whole := float64(v)
+		s.Threshold = &whole
 	default:
 		return fmt.Errorf("%w: threshold: expected a number, found %T", ErrBad, v)
 	}
 	if v, _ := common.Get("input_type"); v != nil {
-		list, _ := v.(*pickle.List)
-		if list == nil || !sameInputs(list.Items) {
+		items, _ := v.(pickle.Tuple)
+		if list, ok := v.(*pickle.List); ok {
+			items = list.Items
+		}
+		if !sameInputs(items) {
 			return fmt.Errorf("%w: inputs other than logits, hidden_states and token", ErrUnsupported)
 		}
 	}

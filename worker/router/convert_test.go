@@ -1,7 +1,9 @@
 package router
 
 import (
+	"archive/zip"
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"os"
 	"strings"
@@ -72,5 +74,62 @@ func TestConvertRefuses(t *testing.T) {
 	s := Sidecar{}
 	if err := s.recognise([]model.Tensor{{Name: "weight", Shape: []int{2, 2}}}); !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "no kind") {
 		t.Error(err)
+	}
+}
+
+// saved is an archive of torch.save that holds what a program builds.
+func saved(t *testing.T, program string) *pickle.Dict {
+	t.Helper()
+	var b bytes.Buffer
+	w := zip.NewWriter(&b)
+	e, err := w.CreateHeader(&zip.FileHeader{Name: "x/data.pkl", Method: zip.Store})
+	if err == nil {
+		_, err = e.Write([]byte(program))
+	}
+	if err = errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	f, err := pickle.Open(bytes.NewReader(b.Bytes()), int64(b.Len()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f.Root.(*pickle.Dict)
+}
+
+// TestSettings reads what published files say, in the forms that Python has for it.
+func TestSettings(t *testing.T) {
+	text := func(s string) string {
+		return "X" + string(binary.LittleEndian.AppendUint32(nil, uint32(len(s)))) + s
+	}
+	all := text("logits") + text("token") + text("hidden_states")
+	for _, tc := range []struct {
+		name, init, common string // keys and values
+		model              string
+		threshold          float64 // -1 for none
+		says               string
+	}{
+		{"nothing", "", "", "", -1, ""},
+		{"a name of the hub", text("pretrained_model_name") + text("Qwen/Qwen3-0.6B"), "", "qwen3-0.6b", -1, ""},
+		{"a directory", text("pretrained_model_name") + text("/data/Qwen3-0.6B/"), "", "qwen3-0.6b", -1, ""},
+		{"an empty name", text("pretrained_model_name") + text(""), "", "", -1, ""},
+		{"a number for a name", text("pretrained_model_name") + "K\x07", "", "", -1, ""},
+		{"a whole threshold", "", text("threshold") + "K\x01", "", 1, ""},
+		{"no threshold", "", text("threshold") + "N", "", -1, ""},
+		{"a truth for a threshold", "", text("threshold") + "\x88", "", -1, "expected a number, found bool"},
+		{"a list of inputs", "", text("input_type") + "](" + all + "e", "", -1, ""},
+		{"a tuple of inputs", "", text("input_type") + "(" + all + "t", "", -1, ""},
+		{"two inputs", "", text("input_type") + text("logits") + text("token") + "\x86", "", -1, "inputs other than"},
+		{"one input", "", text("input_type") + text("logits"), "", -1, "inputs other than"},
+		{"positions", text("use_position_embedding") + "\x88", "", "", -1, "position embeddings"},
+	} {
+		s := Sidecar{}
+		err := s.settings(saved(t, "\x80\x02}("+text("init_args")+"}("+tc.init+"u"+text("common_args")+"}("+tc.common+"uu."))
+		if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%s: %v, want %q", tc.name, err, tc.says)
+			continue
+		}
+		if s.Model != tc.model || (s.Threshold == nil) != (tc.threshold < 0) || s.Threshold != nil && *s.Threshold != tc.threshold {
+			t.Errorf("%s: %+v", tc.name, s)
+		}
 	}
 }

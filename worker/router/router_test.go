@@ -156,6 +156,33 @@ func TestFolded(t *testing.T) {
 	}
 }
 
+// TestSmallVariances: what keeps a norm from dividing by zero counts where variances are
+// as small as it, folded or not.
+func TestSmallVariances(t *testing.T) {
+	normal := sidecar(R2R, 40)
+	normal.NormalizeInput = true
+	for _, s := range []Sidecar{normal, sidecar(CITER, 72)} {
+		c, embed, rows := random(t, s, 48, 100, 2, 200, 6, model.F32)
+		if variance, ok := c.tensors["mlp.1.running_var"]; ok {
+			for at := 0; at < len(variance.Bytes); at += 4 {
+				binary.LittleEndian.PutUint32(variance.Bytes[at:], math.Float32bits(NormEps/2))
+			}
+		}
+		for i := range rows {
+			for j := range rows[i].Hidden {
+				rows[i].Hidden[j] *= 1e-3
+			}
+		}
+		got := make([]float32, len(rows))
+		c.Fold().NewScorer(embed, nil, 8).Score(got, rows)
+		for i := range rows {
+			if want := c.Reference(&rows[i], embed.of(rows[i].Token)); !(math.Abs(float64(got[i])-want) <= closeScore) {
+				t.Errorf("%s, row %d: %v, unfolded %v", s.Kind, i, got[i], want)
+			}
+		}
+	}
+}
+
 // TestTrap22RowsOnTheirOwn: the score of a row is the same alone, in any batch, and at
 // any place in it, to the last bit; and scores stay when the scorer goes on.
 func TestTrap22RowsOnTheirOwn(t *testing.T) {
