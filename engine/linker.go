@@ -6,11 +6,17 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/sourcegraph/conc"
 
 	"github.com/tokenrouter/tokenrouter/worker/peer"
 )
+
+// linger is how long a link outlives the last deployment that wants it. Requests end under
+// what they began with: their turns still go between models that no deployment has
+// together any more.
+const linger = 10 * time.Minute
 
 // linker keeps a link to each of the replicas that a run of a replica is to dial. Who
 // they are may change while it runs.
@@ -48,6 +54,36 @@ type dialing struct {
 	stop context.CancelFunc
 	// done is closed when it has ended.
 	done chan struct{}
+	// until is when it is to end, as nothing wants it any more; zero if something does.
+	until time.Time
+}
+
+// end stops the clients that nothing has wanted for long enough, and says when to look
+// again: never, if that is negative.
+func end(running map[string]dialing, wanted map[string]bool, now time.Time) (next time.Duration) {
+	next = -1
+	for name, d := range running {
+		switch {
+		case wanted[name]:
+			d.until = time.Time{}
+		case d.until.IsZero():
+			d.until = now.Add(linger)
+		}
+		running[name] = d
+		if d.until.IsZero() {
+			continue
+		}
+		left := d.until.Sub(now)
+		if left <= 0 {
+			d.stop()
+			delete(running, name)
+			continue
+		}
+		if next < 0 || left < next {
+			next = left
+		}
+	}
+	return next
 }
 
 // Run keeps the links until ctx ends; they are down when it returns.
@@ -64,18 +100,16 @@ func (l *linker) Run(ctx context.Context) error {
 		l.mu.Lock()
 		wanted := l.wanted
 		l.mu.Unlock()
-		for name, d := range running {
-			if !wanted[name] {
-				d.stop()
-				delete(running, name)
-			}
+		var look <-chan time.Time // never, unless some are to end
+		if next := end(running, wanted, time.Now()); next >= 0 {
+			look = time.After(next)
 		}
 		for _, name := range slices.Sorted(maps.Keys(wanted)) {
 			if _, runs := running[name]; runs {
 				continue
 			}
 			own, stop := context.WithCancel(ctx)
-			d := dialing{stop, make(chan struct{})}
+			d := dialing{stop: stop, done: make(chan struct{})}
 			before := last[name]
 			running[name], last[name] = d, d.done
 			clients.Go(func() {
@@ -88,6 +122,7 @@ func (l *linker) Run(ctx context.Context) error {
 		}
 		select {
 		case <-l.changed:
+		case <-look:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
