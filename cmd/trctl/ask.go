@@ -66,6 +66,8 @@ type recorded struct {
 	Provenance []span `json:"provenance,omitempty"`
 	// Entry is the entry model's name.
 	Entry string `json:"entry,omitempty"`
+	// line is where it stands in the recording, from 1.
+	line int
 }
 
 func recordOf(req chatRequest, r *reply) *recorded {

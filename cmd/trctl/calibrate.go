@@ -23,7 +23,7 @@ type calibrateCmd struct {
 	TargetAccuracy *float64 `placeholder:"A" help:"Find the threshold with the smallest share of other models that has this accuracy."`
 	Steps          int      `default:"12" help:"Most thresholds to try."`
 	MaxTokens      int      `default:"600" help:"Bound of an answer in tokens."`
-	N              int      `short:"n" name:"n" default:"100" help:"Number of questions, 0 for all."`
+	N              *int     `short:"n" name:"n" help:"Number of questions, 0 for all (100, or all if there are fewer)."`
 	Concurrency    int      `default:"16" help:"Requests in flight."`
 	Write          string   `short:"w" placeholder:"FILE" help:"Write the configuration there (standard output)."`
 }
@@ -115,13 +115,8 @@ func (c *calibrateCmd) questions() ([]problem, error) {
 	if err != nil {
 		return nil, &usageError{fmt.Errorf("read questions: %w", err)}
 	}
-	if c.N < 0 || c.N > len(list) && c.File == "" {
-		return nil, usagef("--n is %d, there are %d questions", c.N, len(list))
-	}
-	if c.N > 0 && c.N < len(list) {
-		list = list[:c.N]
-	}
-	return list, nil
+	n, err := someOf(c.N, len(list), "questions")
+	return list[:n], err
 }
 
 // accuracy is a report's, if it was asked for.

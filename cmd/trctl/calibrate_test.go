@@ -124,6 +124,28 @@ func TestReplayCompares(t *testing.T) {
 	if long.Before != strings.Repeat("é", 20)+"…" {
 		t.Errorf("clipped to %q", long.Before)
 	}
+	// Shares are of the tokens that are not the entry model's own, whose ever models they
+	// were; a model alone is large where the pair beside it has it so.
+	pair := func(entry, other string) *recorded {
+		return &recorded{Entry: entry, Provenance: []span{{entry, 3}, {other, 1}}}
+	}
+	alone := &recorded{Entry: "l", Provenance: []span{{"l", 4}}}
+	for name, c := range map[string]struct {
+		old, now      *recorded
+		before, after int
+	}{
+		"other models":       {pair("a", "b"), pair("s", "l"), 1, 1},
+		"another entry":      {pair("s", "l"), pair("m", "l"), 1, 1},
+		"the large alone":    {pair("s", "l"), alone, 1, 4},
+		"the small alone":    {pair("s", "l"), &recorded{Entry: "s", Provenance: []span{{"s", 5}}}, 1, 0},
+		"a pair after one":   {alone, pair("s", "l"), 4, 1},
+		"one after the same": {alone, alone, 0, 0},
+		"no entry named":     {&recorded{Provenance: []span{{"s", 1}, {"l", 2}}}, pair("s", "l"), 2, 1},
+	} {
+		if q := compareRecords(1, c.old, c.now); q.LargeBefore != c.before || q.LargeAfter != c.after {
+			t.Errorf("%s: %d became %d, want %d and %d", name, q.LargeBefore, q.LargeAfter, c.before, c.after)
+		}
+	}
 	// A line holds all that the request was.
 	req := chatRequest{Model: "m", Messages: []message{{Role: "user", Content: "<q>"}}, MaxTokens: 3, Temperature: &tau, Routing: &routing.Override{Threshold: &tau}}
 	file := t.TempDir() + "/r.jsonl"

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -26,7 +24,7 @@ type evalCmd struct {
 	URL  string `env:"TRCTL_URL" placeholder:"URL" help:"Measure a running server; without it the models run in this process."`
 	nodeFlags
 	MaxTokens   int    `default:"600" help:"Bound of an answer in tokens."`
-	N           int    `short:"n" name:"n" default:"100" help:"Number of problems, 0 for all."`
+	N           *int   `short:"n" name:"n" help:"Number of problems, 0 for all (100, or all if there are fewer)."`
 	Concurrency int    `default:"16" help:"Requests in flight."`
 	Output      string `short:"o" enum:"text,json" default:"text" help:"Output format: ${enum}."`
 	Record      string `placeholder:"FILE" help:"Write the requests with their answers, one a line, for trctl replay."`
@@ -110,13 +108,8 @@ func (e *evalCmd) problems() ([]problem, error) {
 	if err != nil {
 		return nil, &usageError{fmt.Errorf("read problems: %w", err)}
 	}
-	if e.N < 0 || e.N > len(problems) {
-		return nil, usagef("--n is %d, there are %d problems", e.N, len(problems))
-	}
-	if e.N > 0 {
-		problems = problems[:e.N]
-	}
-	return problems, nil
+	n, err := someOf(e.N, len(problems), "problems")
+	return problems[:n], err
 }
 
 // parseProblems reads questions with their answers.
@@ -125,30 +118,23 @@ func parseProblems(text []byte) ([]problem, error) { return parseQuestions(text,
 // parseQuestions reads questions; answers says that each needs one.
 func parseQuestions(text []byte, answers bool) ([]problem, error) {
 	var out []problem
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	lines.Buffer(nil, maxProblemBytes)
-	for n := 1; lines.Scan(); n++ {
-		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
-			continue
-		}
+	err := jsonLines(text, maxProblemBytes, func(_ int, line []byte) error {
 		var p struct {
 			Question string   `json:"question"`
 			Answer   *float64 `json:"answer"`
 		}
-		var wrong *json.UnmarshalTypeError
-		if err := json.Unmarshal(lines.Bytes(), &p); errors.As(err, &wrong) && wrong.Field == "answer" {
-			return nil, fmt.Errorf("line %d: the answer is a %s; it must be a number", n, wrong.Value)
-		} else if err != nil {
-			return nil, fmt.Errorf("line %d: %w", n, err)
+		if err := json.Unmarshal(line, &p); err != nil {
+			return err
 		}
 		if p.Question == "" || p.Answer == nil && answers {
-			return nil, fmt.Errorf("line %d: question or answer is missing", n)
+			return errors.New("question or answer is missing")
 		}
 		q := problem{p.Question, math.NaN()}
 		overwrite(&q.Answer, p.Answer)
 		out = append(out, q)
-	}
-	if err := lines.Err(); err != nil {
+		return nil
+	})
+	if err != nil {
 		return nil, err
 	}
 	if len(out) == 0 {

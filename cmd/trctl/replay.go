@@ -1,14 +1,14 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
 	"os"
+	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -136,10 +136,10 @@ func (c *replayCmd) replay(ctx context.Context, p process, to *client, name stri
 			}
 			r, err := to.complete(ctx, req)
 			if err != nil {
-				return fmt.Errorf("line %d: %w", i+1, err)
+				return fmt.Errorf("line %d: %w", old.line, err)
 			}
 			now := recordOf(req, r)
-			out.Requests[i], names[i] = compareRecords(i+1, old, now), now.Policy
+			out.Requests[i], names[i] = compareRecords(old.line, old, now), now.Policy
 			bar.step(t.add(problem{Answer: math.NaN()}, r), time.Since(start))
 			return nil
 		})
@@ -176,8 +176,8 @@ const shown = 40
 // compareRecords says where an answer parts from the recorded one.
 func compareRecords(line int, old, now *recorded) replayed {
 	q := replayed{Line: line, TextParts: -1, TokenParts: writersPart(old.Provenance, now.Provenance)}
-	q.LargeBefore, q.TokensBefore = countLarge(old.Provenance, old, now)
-	q.LargeAfter, q.TokensAfter = countLarge(now.Provenance, old, now)
+	q.LargeBefore, q.TokensBefore = countLarge(old, now)
+	q.LargeAfter, q.TokensAfter = countLarge(now, old)
 	if old.Text == now.Text {
 		return q
 	}
@@ -222,16 +222,15 @@ func writersPart(a, b []span) int {
 	return at
 }
 
-// countLarge counts the tokens that another model than the entry model wrote, and
-// all. The entry model is the first that either answer names as such.
-func countLarge(list []span, of ...*recorded) (large, all int) {
-	entry := ""
-	for _, r := range of {
-		if entry == "" {
-			entry = r.Entry
-		}
+// countLarge counts the tokens of an answer that another model than the entry model
+// wrote, and all. The answer is compared with another one of the same request.
+func countLarge(r, with *recorded) (large, all int) {
+	entry := r.Entry
+	wroteThere := func(s span) bool { return s.Model == r.Entry }
+	if entry == "" || with.Entry != "" && slices.ContainsFunc(with.Provenance, wroteThere) {
+		entry = with.Entry // there its entry model is the large one: a model alone beside a pair
 	}
-	for _, s := range list {
+	for _, s := range r.Provenance {
 		all += s.N
 		if entry != "" && s.Model != entry {
 			large += s.N
@@ -277,22 +276,25 @@ func readRecord(name string) ([]*recorded, error) {
 
 func parseRecord(text []byte) ([]*recorded, error) {
 	var list []*recorded
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	lines.Buffer(nil, maxReplyBytes)
-	for n := 1; lines.Scan(); n++ {
-		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
-			continue
+	err := jsonLines(text, maxReplyBytes, func(n int, line []byte) error {
+		var r struct {
+			recorded
+			Text *string `json:"text"`
 		}
-		r := &recorded{}
-		if err := json.Unmarshal(lines.Bytes(), r); err != nil {
-			return nil, fmt.Errorf("line %d: %w", n, err)
+		if err := json.Unmarshal(line, &r); err != nil {
+			return err
 		}
 		if r.Model == "" || len(r.Messages) == 0 {
-			return nil, fmt.Errorf("line %d: it has no model or no messages", n)
+			return errors.New("it has no model or no messages")
 		}
-		list = append(list, r)
-	}
-	if err := lines.Err(); err != nil {
+		if r.Text == nil {
+			return errors.New("it has no answer (text) to compare with; trctl eval --record writes such lines")
+		}
+		r.recorded.Text, r.line = *r.Text, n
+		list = append(list, &r.recorded)
+		return nil
+	})
+	if err != nil {
 		return nil, err
 	}
 	if len(list) == 0 {
