@@ -163,8 +163,8 @@ func TestSetRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := s.entered(request(1, 5))
-	if err == nil || err.Code != generate.CodeNotFound {
-		t.Errorf("a withdrawn deployment: %v", err)
+	if err == nil || err.Code != generate.CodeNotFound || !err.Retryable {
+		t.Errorf("a withdrawn deployment, or one that is not known here yet: %v", err)
 	}
 	resumed := request(1, 5)
 	resumed.Resume = &generate.Resume{}

@@ -107,7 +107,8 @@ func (s *Subservice) entered(req *generate.Request) (*deployment, *generate.Erro
 	case s.draining.Load():
 		return nil, &generate.Error{Code: generate.CodeUnavailable, Message: "the replica is draining", Retryable: true}
 	case dep == nil || dep.Self != policies.Entry:
-		return nil, &generate.Error{Code: generate.CodeNotFound, Message: fmt.Sprintf("replica %s is no entry of deployment %q", s.cfg.Replica, req.Deployment), Param: "model"}
+		// The gateway may have heard of a new deployment a moment earlier.
+		return nil, &generate.Error{Code: generate.CodeNotFound, Message: fmt.Sprintf("replica %s is no entry of deployment %q", s.cfg.Replica, req.Deployment), Param: "model", Retryable: true}
 	}
 	if set := r.settings[req.Deployment]; set != nil && set.Fault != "" {
 		return nil, &generate.Error{Code: generate.CodeUnavailable, Message: set.Fault, Param: "model"}
