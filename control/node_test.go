@@ -7,15 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/control"
 	"github.com/tokenrouter/tokenrouter/control/controltest"
 	"github.com/tokenrouter/tokenrouter/control/state"
+	"github.com/tokenrouter/tokenrouter/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func deployment(name string) cluster.Deployment {
 	return cluster.Deployment{Name: name, Models: []string{"tiny-s", "tiny-l"}, Policy: "r-stitch"}

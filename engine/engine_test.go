@@ -14,16 +14,16 @@ import (
 	"time"
 
 	"github.com/sourcegraph/conc/pool"
-	"go.uber.org/goleak"
 
 	"github.com/tokenrouter/tokenrouter/gateway/session"
+	"github.com/tokenrouter/tokenrouter/internal/leaktest"
 	"github.com/tokenrouter/tokenrouter/models"
 	"github.com/tokenrouter/tokenrouter/worker/executor/cpuexec"
 	"github.com/tokenrouter/tokenrouter/worker/executor/cudaexec"
 	"github.com/tokenrouter/tokenrouter/worker/subservice"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // start runs an engine until the test ends.
 func start(t *testing.T, change func(*Config)) *Engine {

@@ -10,12 +10,12 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
-	"go.uber.org/goleak"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 const patience = 20 * time.Second
 

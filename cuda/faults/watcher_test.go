@@ -14,12 +14,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sourcegraph/conc"
-	"go.uber.org/goleak"
 
 	"github.com/tokenrouter/tokenrouter/cuda/inventory"
+	"github.com/tokenrouter/tokenrouter/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // machine is a fake NVML, and the GPUs that are in use.
 type machine struct {

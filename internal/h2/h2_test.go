@@ -20,12 +20,12 @@ import (
 	"time"
 
 	"github.com/sourcegraph/conc"
-	"go.uber.org/goleak"
 
+	"github.com/tokenrouter/tokenrouter/internal/leaktest"
 	"github.com/tokenrouter/tokenrouter/internal/memconn"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // serve runs a server on l until the returned function is called, which gives
 // what Serve returned.

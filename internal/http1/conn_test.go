@@ -17,12 +17,12 @@ import (
 	"time"
 
 	"github.com/sourcegraph/conc"
-	"go.uber.org/goleak"
 
+	"github.com/tokenrouter/tokenrouter/internal/leaktest"
 	"github.com/tokenrouter/tokenrouter/internal/memconn"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // cutting makes connections whose first read ends at a place that is told beforehand.
 type cutting struct {

@@ -10,6 +10,8 @@ import (
 
 	"github.com/sourcegraph/conc/pool"
 	"go.uber.org/goleak"
+
+	"github.com/tokenrouter/tokenrouter/internal/leaktest"
 )
 
 // answers asks everything, several at a time.
@@ -54,7 +56,7 @@ func TestCutStreamsFreeEverything(t *testing.T) {
 	}
 	r.awaitIdle()
 	http.DefaultClient.CloseIdleConnections()
-	if err := goleak.Find(baseline); err != nil {
+	if err := goleak.Find(baseline, leaktest.Late()); err != nil {
 		t.Error(err)
 	}
 	if _, err := r.chat(list[0]); err != nil {

@@ -10,10 +10,11 @@ import (
 	"time"
 
 	"github.com/sourcegraph/conc/pool"
-	"go.uber.org/goleak"
+
+	"github.com/tokenrouter/tokenrouter/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func listen(t *testing.T) net.Listener {
 	t.Helper()

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/sourcegraph/conc"
-	"go.uber.org/goleak"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/control"
@@ -27,9 +26,10 @@ import (
 	"github.com/tokenrouter/tokenrouter/internal/cluster/operator"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/workernode"
 	"github.com/tokenrouter/tokenrouter/internal/identity"
+	"github.com/tokenrouter/tokenrouter/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // patience bounds every wait, patient is what the consensus waits for a leader.
 const patience, patient = 20 * time.Second, 1500 * time.Millisecond

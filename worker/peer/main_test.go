@@ -3,7 +3,7 @@ package peer_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/tokenrouter/tokenrouter/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }

@@ -7,12 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/tokenrouter/tokenrouter/internal/doctor"
+	"github.com/tokenrouter/tokenrouter/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func TestClock(t *testing.T) {
 	before := time.Date(2026, 5, 1, 12, 0, 0, 500e6, time.UTC)

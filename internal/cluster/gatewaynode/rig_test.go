@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/sourcegraph/conc"
-	"go.uber.org/goleak"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/control"
@@ -24,9 +23,10 @@ import (
 	"github.com/tokenrouter/tokenrouter/internal/apikey"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/clustertest"
 	"github.com/tokenrouter/tokenrouter/internal/identity"
+	"github.com/tokenrouter/tokenrouter/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // logs keeps what everybody has logged.
 type logs struct {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/sourcegraph/conc"
-	"go.uber.org/goleak"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/api/protocol"
@@ -20,9 +19,10 @@ import (
 	"github.com/tokenrouter/tokenrouter/internal/cluster/link"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/operator"
 	"github.com/tokenrouter/tokenrouter/internal/identity"
+	"github.com/tokenrouter/tokenrouter/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // token makes a join token of the cluster.
 func token(c *controltest.Cluster, role cluster.Role) string {

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/sourcegraph/conc/pool"
-	"go.uber.org/goleak"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/api/generate"
@@ -24,10 +23,11 @@ import (
 	"github.com/tokenrouter/tokenrouter/gateway/session"
 	"github.com/tokenrouter/tokenrouter/internal/h2"
 	"github.com/tokenrouter/tokenrouter/internal/identity"
+	"github.com/tokenrouter/tokenrouter/internal/leaktest"
 	"github.com/tokenrouter/tokenrouter/models"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // patience bounds every wait.
 const patience = 20 * time.Second

@@ -4,13 +4,12 @@ import (
 	"math"
 	"testing"
 
-	"go.uber.org/goleak"
-
+	"github.com/tokenrouter/tokenrouter/internal/leaktest"
 	"github.com/tokenrouter/tokenrouter/worker/executor"
 	"github.com/tokenrouter/tokenrouter/worker/executor/executortest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func TestSuite(t *testing.T) {
 	trio := func(t *testing.T, c Config) *Executor { return newTrio(t, "tiny-s", c) }

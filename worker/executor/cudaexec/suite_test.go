@@ -4,15 +4,14 @@ import (
 	"os"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/tokenrouter/tokenrouter/cuda/cudatest"
+	"github.com/tokenrouter/tokenrouter/internal/leaktest"
 	"github.com/tokenrouter/tokenrouter/worker/executor"
 	"github.com/tokenrouter/tokenrouter/worker/executor/executortest"
 	"github.com/tokenrouter/tokenrouter/worker/model"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // trioVocab is the number of real ids of the trio.
 const trioVocab = 749
