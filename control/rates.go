@@ -39,8 +39,13 @@ type rates struct {
 	keys   map[string]*given
 }
 
-// heard are the last Seq of a gateway's returns, and of what it gave itself.
-type heard struct{ returned, alone uint64 }
+// heard is what is known of a gateway: the last Seq of its returns, and of what it gave
+// itself, when it asked last, and what it waits for.
+type heard struct {
+	returned, alone uint64
+	asked           time.Time
+	waits           waiting
+}
 
 // Bounds of rates.
 const (
@@ -88,10 +93,12 @@ func (r *rates) ask(now time.Time, limit cluster.Amount, a *cluster.SliceAsk) (c
 	out.Noted = r.hear(g, now, a)
 	g.pay(now)
 	early := now.Sub(r.from) < grace
-	out.Given.Requests = g.left(limit.Requests, g.sum.Requests, g.early.Requests, a.Want.Requests, early)
-	out.Given.Tokens = g.left(limit.Tokens, g.sum.Tokens, g.early.Tokens, a.Want.Tokens, early)
+	kept := g.kept(now, a)
+	out.Given.Requests = g.left(limit.Requests, g.sum.Requests+kept.Requests, g.early.Requests, a.Want.Requests, early)
+	out.Given.Tokens = g.left(limit.Tokens, g.sum.Tokens+kept.Tokens, g.early.Tokens, a.Want.Tokens, early)
 	short := out.Given
-	if short.Requests < min(a.Need.Requests, a.Want.Requests) || short.Tokens < min(a.Need.Tokens, a.Want.Tokens) {
+	refused := short.Requests < min(a.Need.Requests, a.Want.Requests) || short.Tokens < min(a.Need.Tokens, a.Want.Tokens)
+	if refused {
 		out.Given = cluster.Amount{}
 	}
 	out.At = r.clock(g.add(now, out.Given))
@@ -104,8 +111,14 @@ func (r *rates) ask(now time.Time, limit cluster.Amount, a *cluster.SliceAsk) (c
 		if early {
 			out.Retry = max(cluster.SliceStep, grace-now.Sub(r.from)) // then more is known
 		}
-		out.Counts, out.Owed = g.counts(r.clock), g.owed
+		out.Counts = g.counts(r.clock)
+		out.Owed = cluster.Amount{Requests: g.owed.Requests + kept.Requests, Tokens: g.owed.Tokens + kept.Tokens}
 	}
+	var atLeast time.Duration
+	if early {
+		atLeast = out.Retry
+	}
+	g.wait(now, a, refused, kept, atLeast)
 	return out, nil
 }
 
@@ -127,6 +140,7 @@ func (r *rates) hear(g *given, now time.Time, a *cluster.SliceAsk) (noted bool) 
 		g.back(a.Back)
 		return false
 	}
+	last.asked = now
 	if !known {
 		for _, h := range a.Held {
 			g.past(now, h.Age, h.Amount) // what comes back was taken off it

@@ -164,7 +164,7 @@ func (s *scene) most() (most, all int64) {
 // asks come twice and answers are lost, which costs some of it, and also when the leader
 // is of a build that knows no times.
 func TestGatewaysShareARate(t *testing.T) {
-	for _, limit := range []cluster.Amount{{Requests: 6}, {Requests: 300}, {Tokens: 50_000}} {
+	for _, limit := range []cluster.Amount{{Requests: 6}, {Requests: 300}, {Tokens: 50_000}, {Requests: 300, Tokens: 50_000}} {
 		for _, gateways := range []int{1, 4, 12} {
 			for _, how := range []string{"", "lossy", "old"} {
 				t.Run(fmt.Sprintf("%d gateways, %v %s", gateways, limit, how), func(t *testing.T) {

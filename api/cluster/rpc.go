@@ -244,7 +244,7 @@ type Slice struct {
 	At    time.Duration `json:"at,omitempty"`
 	Noted bool          `json:"noted,omitempty"`
 	// Counts is all that was given and counts, the oldest first, and Owed what is to be
-	// taken off what leaves the window. Both are told if less was given than wanted, so
+	// taken off what leaves the window, or is kept for other gateways. Both are told if less was given than wanted, so
 	// that a gateway knows what is left and when there will be enough.
 	Counts []CountedSlice `json:"counts,omitempty"`
 	Owed   Amount         `json:"owed,omitzero"`
