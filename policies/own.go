@@ -39,12 +39,41 @@ func rowAt(q *Req, r *Result, i int) Row {
 	return row
 }
 
+// writers says who wrote an answer. It follows Req.Models, which only grows, so that a
+// decision does not read a long answer again.
+type writers struct {
+	seen, large, run int
+}
+
+// count reads the models that have been added. large is the number of tokens that the
+// entry model did not write, run that of the tokens at the end that one model wrote.
+func (q *Req) count() (large, run int) {
+	w := &q.writers
+	if w.seen > len(q.Models) {
+		*w = writers{}
+	}
+	for ; w.seen < len(q.Models); w.seen++ {
+		m := q.Models[w.seen]
+		if m != Entry {
+			w.large++
+		}
+		if w.seen > 0 && m != q.Models[w.seen-1] {
+			w.run = 0
+		}
+		w.run++
+	}
+	return w.large, w.run
+}
+
 // sinceHop counts the tokens at the end of an answer that one model wrote.
 func sinceHop(q *Req) int {
-	n := 0
-	for i := len(q.Models) - 1; i >= 0 && q.Models[i] == q.Models[len(q.Models)-1]; i-- {
-		n++
-	}
+	_, run := q.count()
+	return run
+}
+
+// large counts the tokens of an answer that the entry model did not write.
+func large(q *Req) int {
+	n, _ := q.count()
 	return n
 }
 

@@ -3,6 +3,7 @@ package policies
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
@@ -331,6 +332,48 @@ func TestStickyButForOwnThresholds(t *testing.T) {
 		if keep := ask(c.entropy, c.own); keep != c.keep {
 			t.Errorf("request %d: kept %t", i, keep)
 		}
+	}
+}
+
+// Who wrote an answer is counted as it grows, and anew for a shorter one.
+func TestWritersAreCountedAlong(t *testing.T) {
+	draw := rand.New(rand.NewPCG(1, 2))
+	q := &Req{}
+	for range 2000 {
+		switch draw.IntN(9) {
+		case 0:
+			q.Models = q.Models[:draw.IntN(len(q.Models)+1)]
+			large(q)
+		case 1: // several at once
+			q.Models = append(q.Models, 1, 1, 2)
+		default:
+			q.Models = append(q.Models, ModelID(draw.IntN(3)))
+		}
+		others, run := 0, 0
+		for i, m := range q.Models {
+			if m != Entry {
+				others++
+			}
+			if run++; i > 0 && m != q.Models[i-1] {
+				run = 1
+			}
+		}
+		if large(q) != others || sinceHop(q) != run {
+			t.Fatalf("%v: %d and %d, want %d and %d", q.Models, large(q), sinceHop(q), others, run)
+		}
+	}
+}
+
+func BenchmarkLongAnswer(b *testing.B) {
+	set, err := New("rule", 2, Settings{Rule: "large_share < 0.1 && since_hop > 3"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	p := set.For(Entry)
+	q := &Req{Out: make([]int32, 32000), Models: make([]ModelID, 32000), Sampling: &sampling.Params{}}
+	batch, r, out := &Batch{Reqs: []*Req{q}}, &Result{Token: []int32{1}, Margin: []float32{1}}, make([]Decision, 1)
+	for b.Loop() {
+		p.Route(batch, r, out)
 	}
 }
 

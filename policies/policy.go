@@ -99,6 +99,8 @@ type Req struct {
 	// requests; 0 if the client gave none. Only the entry model has it.
 	Key   uint64
 	State State
+
+	writers writers
 }
 
 // Mixture is a distribution of another model to draw from besides this one's:

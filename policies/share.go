@@ -31,17 +31,6 @@ func (p *bounded) allows(bound float64, large, n int) bool {
 	return float64(large+more) <= bound*float64(n+more)+rounding
 }
 
-// large counts the tokens of an answer that the entry model did not write.
-func large(q *Req) int {
-	n := 0
-	for _, m := range q.Models {
-		if m != Entry {
-			n++
-		}
-	}
-	return n
-}
-
 func (p *bounded) Route(b *Batch, r *Result, out []Decision) {
 	p.Policy.Route(b, r, out)
 	for i, q := range b.Reqs {
