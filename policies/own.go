@@ -39,8 +39,8 @@ func rowAt(q *Req, r *Result, i int) Row {
 	return row
 }
 
-// writers says who wrote an answer. It follows Req.Models, which only grows, so that a
-// decision does not read a long answer again.
+// writers says who wrote an answer. It follows Req.Models, so that a decision does not
+// read a long answer again.
 type writers struct {
 	seen, large, run int
 }

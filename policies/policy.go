@@ -100,7 +100,9 @@ type Req struct {
 	Key   uint64
 	State State
 
+	// What policies have read of the ids and the models, which only grow.
 	writers writers
+	marks   marks
 }
 
 // Mixture is a distribution of another model to draw from besides this one's:

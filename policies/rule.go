@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/expr-lang/expr/vm"
@@ -156,20 +157,43 @@ func (x *ruleRow) unknown(u *rule) bool {
 	return false
 }
 
-// phase is "think" after <think> and before </think>, which may stand in the prompt's end.
+// marks is the last of <think> and </think> among the ids of an answer that were seen.
+type marks struct {
+	seen  int
+	phase string // after it; empty if there was none
+}
+
+// phase is "think" after <think> and before </think>, which may stand in the prompt's
+// end. It reads the ids that have been added.
 func (u *rule) phase(q *Req) string {
 	if u.text == nil {
 		return phaseAnswer
 	}
-	for _, ids := range [][]int32{q.Out, q.Prompt[max(0, len(q.Prompt)-promptTail):]} {
-		for _, id := range slices.Backward(ids) {
-			switch id {
-			case u.text.ThinkStart:
-				return phaseThink
-			case u.text.ThinkEnd:
-				return phaseAnswer
-			}
+	m := &q.marks
+	if m.seen > len(q.Out) {
+		*m = marks{}
+	}
+	for ; m.seen < len(q.Out); m.seen++ {
+		m.phase = cmp.Or(u.mark(q.Out[m.seen]), m.phase)
+	}
+	if m.phase != "" {
+		return m.phase
+	}
+	for _, id := range slices.Backward(q.Prompt[max(0, len(q.Prompt)-promptTail):]) {
+		if phase := u.mark(id); phase != "" {
+			return phase
 		}
 	}
 	return phaseAnswer
+}
+
+// mark is the phase that an id begins, empty for none.
+func (u *rule) mark(id int32) string {
+	switch id {
+	case u.text.ThinkStart:
+		return phaseThink
+	case u.text.ThinkEnd:
+		return phaseAnswer
+	}
+	return ""
 }

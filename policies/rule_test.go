@@ -158,6 +158,31 @@ func TestRulesThatDoNotKnow(t *testing.T) {
 	}
 }
 
+// The phase follows the answer as it grows, and one that begins anew.
+func TestPhaseFollows(t *testing.T) {
+	const start, end = 747, 748
+	p := configured(t, "rule", 0, policies.Settings{Rule: "phase == 'think'"})
+	q := &policies.Req{Prompt: []int32{1, start, 5}, Sampling: sampled()}
+	step := func(ids ...int32) bool {
+		q.Out = append(q.Out, ids...)
+		out := make([]policies.Decision, 1)
+		p.Route(&policies.Batch{Reqs: []*policies.Req{q}}, &policies.Result{Token: []int32{1}}, out)
+		return out[0].To == 1
+	}
+	for i, c := range []struct {
+		ids  []int32
+		want bool
+	}{{nil, true}, {[]int32{3, 4}, true}, {[]int32{end}, false}, {[]int32{5, 6}, false}, {[]int32{start, 7}, true}, {[]int32{end, start, end, 8}, false}} {
+		if got := step(c.ids...); got != c.want {
+			t.Errorf("step %d: thinks is %t", i, got)
+		}
+	}
+	q.Out = q.Out[:2]
+	if !step() {
+		t.Error("a shorter answer is as it was")
+	}
+}
+
 func FuzzRule(f *testing.F) {
 	for _, rule := range []string{
 		"entropy > 0.5 || margin < 0.1 && since_hop > 3", "score > 0.5 ? 'tiny-l' : 'tiny-s'", "position % 0 == 1", "1 / 0 > entropy",
