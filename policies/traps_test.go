@@ -400,21 +400,41 @@ func TestTrap19DrawsKnowNoNeighbours(t *testing.T) {
 func TestTrap22StatePerRequest(t *testing.T) {
 	recorded := readRecorded(t, "tiny-s", 0)
 	answer := recorded.ids[len(recorded.prompt):]
-	p := configured(t, "glimp-router", 0, policies.Settings{Threshold: number(0.01)})
-	carried := &policies.Req{PromptLen: len(recorded.prompt), Prompt: recorded.prompt, Sampling: &sampling.Params{}}
-	other := &policies.Req{Sampling: &sampling.Params{}}
+	instance := func() policies.Policy {
+		return configured(t, "glimp-router", 0, policies.Settings{Threshold: number(0.01)})
+	}
+	p, quiet := instance(), instance()
+	request := func() *policies.Req {
+		return &policies.Req{PromptLen: len(recorded.prompt), Prompt: recorded.prompt, Sampling: &sampling.Params{}}
+	}
+	carried, alone := request(), request()
+	// Neighbours that are further, and that have only begun.
+	ahead, behind := &policies.Req{Sampling: &sampling.Params{}}, &policies.Req{Sampling: &sampling.Params{}}
 	for n := range len(answer) {
 		carried.Out = answer[:n]
 		carried.Models = make([]policies.ModelID, n)
-		other.Out = append(other.Out, answer[(7*n)%len(answer)])
-		fresh := &policies.Req{PromptLen: carried.PromptLen, Prompt: carried.Prompt, Out: carried.Out, Models: carried.Models, Sampling: carried.Sampling}
+		alone.Out, alone.Models = carried.Out, carried.Models
+		ahead.Out = append(ahead.Out, answer[(7*n)%len(answer)])
+		if n%3 == 0 {
+			behind.Out = append(behind.Out, answer[n/3])
+		}
+		fresh := request()
+		fresh.Out, fresh.Models = carried.Out, carried.Models
 		top := []policies.TopEntry{{Logit: 1}, {Logit: 0}}
-		out := make([]policies.Decision, 3)
-		p.Route(&policies.Batch{Reqs: []*policies.Req{other, carried, fresh}}, &policies.Result{
-			Token: []int32{5, answer[n], answer[n]}, Top: [][]policies.TopEntry{top, top, top},
+		out, want := make([]policies.Decision, 5), make([]policies.Decision, 1)
+		p.Route(&policies.Batch{Reqs: []*policies.Req{ahead, carried, behind, fresh, behind}}, &policies.Result{
+			Token: []int32{5, answer[n], 6, answer[n], 6}, Top: [][]policies.TopEntry{top, top, top, top, top},
 		}, out)
-		if shown(out[1:2]) != shown(out[2:3]) || fresh.State != carried.State {
-			t.Fatalf("position %d: %s with its state, %s without", n, shown(out[1:2]), shown(out[2:3]))
+		quiet.Route(&policies.Batch{Reqs: []*policies.Req{alone}}, &policies.Result{Token: []int32{answer[n]}, Top: [][]policies.TopEntry{top}}, want)
+		for _, q := range []*policies.Req{ahead, behind} {
+			same := &policies.Req{Out: q.Out, Sampling: q.Sampling}
+			quiet.Route(&policies.Batch{Reqs: []*policies.Req{same}}, &policies.Result{Token: []int32{5}, Top: [][]policies.TopEntry{top}}, make([]policies.Decision, 1))
+			if same.State != q.State {
+				t.Fatalf("position %d: a neighbour of %d tokens is elsewhere than alone", n, len(q.Out))
+			}
+		}
+		if shown(out[1:2]) != shown(want) || shown(out[3:4]) != shown(want) || fresh.State != alone.State || carried.State != alone.State {
+			t.Fatalf("position %d: %s with its state, %s without, %s alone", n, shown(out[1:2]), shown(out[3:4]), shown(want))
 		}
 	}
 	if n := len(carried.State.Get()); n == 0 || n > policies.MaxState {
