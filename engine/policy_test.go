@@ -270,6 +270,32 @@ func TestTrap04EmptySuffix(t *testing.T) {
 	}
 }
 
+// Rows of an output matrix beyond the tokenizer's ids are never sampled, on either
+// model and under the mixture of both, however hot.
+func TestTrap21PaddedRowsAreNeverSampled(t *testing.T) {
+	nets := settled(t)
+	for name, policy := range map[string]Policy{"random": {Name: "random", Threshold: at(0.5)}, "compose": nets["co-llm, compose"]} {
+		e := start(t, func(c *Config) { c.Deployments[0].Policy, c.Device = policy, "cpu" })
+		for _, m := range e.models {
+			if m.config.VocabSize <= m.vocab {
+				t.Fatalf("void: %s has %d rows for %d ids", m.cfg.Name, m.config.VocabSize, m.vocab)
+			}
+		}
+		list := drawn(2, 400)
+		for i := range list {
+			list[i].Temperature, list[i].TopP, list[i].IgnoreEOS, list[i].Logprobs, list[i].TopLogprobs = at(2), at(1), true, true, 20
+		}
+		for _, a := range answers(t, e, list, 2, nil) {
+			checkShares(t, [][]said{a})
+			for i, id := range a[0].IDs {
+				if int(id) >= e.models[0].vocab {
+					t.Fatalf("%s: token %d is %d", name, i, id)
+				}
+			}
+		}
+	}
+}
+
 // Dropped tokens cost no length, and a visit ends at the limit in its middle.
 func TestTrap15LengthCountsCommitted(t *testing.T) {
 	for name, policy := range map[string]Policy{
