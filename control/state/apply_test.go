@@ -187,6 +187,41 @@ func TestReports(t *testing.T) {
 	}
 }
 
+// What a node had seen before its start, without the control nodes, has it serve: the
+// drain that ended the last process, and what that one reported, say nothing of this one.
+func TestStarted(t *testing.T) {
+	l := newLog(t)
+	l.must(cluster.KindPutNode, worker("w1"))
+	l.must(cluster.KindPutNode, worker("w2"))
+	l.must(cluster.KindPlace, cluster.Place{From: l.s.Placement, Put: []cluster.Replica{
+		replica("begun", "w1"), replica("failed", "w1"), replica("stopped", "w1"), replica("other", "w2"),
+	}})
+	r, _ := l.s.Replica("begun")
+	phases := map[string]cluster.Phase{"begun": cluster.Placed, "failed": cluster.Failed, "stopped": cluster.Stopped, "other": cluster.Placed}
+	for id, phase := range phases {
+		node := "w1"
+		if id == "other" {
+			node = "w2"
+		}
+		l.must(cluster.KindReport, cluster.Report{Node: node, Replicas: []cluster.ReplicaReport{{ID: id, Generation: r.Generation, Phase: phase}}})
+	}
+	yes := true
+	l.must(cluster.KindNodeState, cluster.NodeState{ID: "w1", Draining: &yes, Lost: &yes})
+	s := l.s.Started("w1")
+	for id, want := range map[string]bool{"begun": true, "failed": false, "stopped": true, "other": false} {
+		r, _ := s.Replica(id)
+		if s.Serving(&r) != want {
+			t.Errorf("%s: serving %t, want %t", id, s.Serving(&r), want)
+		}
+		if old, _ := l.s.Replica(id); old.Phase != phases[id] {
+			t.Errorf("the state that was copied has %s %s, which was %s", id, old.Phase, phases[id])
+		}
+	}
+	if err := s.Check(); err != nil || s.Index != l.s.Index {
+		t.Errorf("index %d, want %d; %v", s.Index, l.s.Index, err)
+	}
+}
+
 // A process that began before it could announce itself serves on, with what it names of
 // this placement on this node.
 func TestLateStart(t *testing.T) {

@@ -38,13 +38,21 @@ func (s *State) putNode(c *cluster.Start) error {
 	return s.reported(n.ID, c.Replicas)
 }
 
-// Started is a copy in which a node serves, as after its start: a node that begins
-// without the control nodes looks at what it knew so. The copy's index is that of s.
+// Started is a copy in which a node and its replicas serve, as some time after its start:
+// a node that begins without the control nodes looks at what it knew so. Replicas that had
+// stopped or not begun would never serve otherwise, as nobody notes what it reports. The
+// copy's index is that of s.
 func (s *State) Started(id string) *State {
 	next := *s
 	if n, ok := s.Node(id); ok {
 		n.Draining, n.Lost = false, false
 		next.Nodes = s.Nodes.with(id, n, s.Nodes[id].Index)
+	}
+	for name, r := range s.AllReplicas() {
+		if r.Node == id && r.Phase != cluster.Failed && r.Phase != cluster.Ready {
+			r.Phase, r.Reason = cluster.Ready, ""
+			next.Replicas = next.Replicas.with(name, r, s.Replicas[name].Index)
+		}
 	}
 	return &next
 }

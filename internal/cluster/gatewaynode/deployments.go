@@ -130,20 +130,41 @@ func entriesOf(s *state.State, d *cluster.Deployment) []cluster.Replica {
 	return able
 }
 
-// serve is what a state lets this gateway serve. It says whether any deployment has an
-// entry.
-func (n *Node) serve(s *state.State) (list []session.Deployment, some bool) {
+// doubtfulOf are the replicas of a deployment that did not serve when a leader was last
+// heard, because their workers were lost, were leaving or had just started, and that may
+// serve by now.
+func doubtfulOf(s *state.State, d *cluster.Deployment) (out []cluster.Replica) {
+	for _, r := range s.ReplicasOf(d.Models[0]) {
+		_, ok := s.Node(r.Node)
+		if ok && !s.Serving(&r) && !r.Draining && r.Phase != cluster.Failed && !r.LeavesOut(d.Name) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// serve is what a state lets this gateway serve. In doubt, when nobody can say how the
+// workers are now, those that did not serve then are the last resort. It says whether any
+// deployment has an entry.
+func (n *Node) serve(s *state.State, doubt bool) (list []session.Deployment, some bool) {
 	n.facts.learn(s)
 	for _, d := range s.AllDeployments() {
 		out := n.facts.deployment(&d)
-		for _, r := range entriesOf(s, &d) {
-			worker, _ := s.Node(r.Node)
-			e, err := n.entries.of(&r, &worker)
-			if err != nil {
-				n.cfg.Log.Warn("replica cannot be used", "replica", r.ID, "err", err)
-				continue
+		add := func(replicas []cluster.Replica, last bool) {
+			for _, r := range replicas {
+				worker, _ := s.Node(r.Node)
+				e, err := n.entries.of(&r, &worker)
+				if err != nil {
+					n.cfg.Log.Warn("replica cannot be used", "replica", r.ID, "err", err)
+					continue
+				}
+				e.last.Store(last)
+				out.Entries = append(out.Entries, e)
 			}
-			out.Entries = append(out.Entries, e)
+		}
+		add(entriesOf(s, &d), false)
+		if doubt {
+			add(doubtfulOf(s, &d), true)
 		}
 		if err := session.CheckDeployments([]session.Deployment{out}); err != nil {
 			// One that is wrong must not keep the others from being served.

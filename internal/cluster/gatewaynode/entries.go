@@ -52,7 +52,7 @@ type worker struct {
 }
 
 // of returns the entry of a replica, on a worker that the state has.
-func (e *entries) of(r *cluster.Replica, n *cluster.Node) (session.Entry, error) {
+func (e *entries) of(r *cluster.Replica, n *cluster.Node) (*entry, error) {
 	w := e.workers[n.ID]
 	if w != nil && w.addr != n.Addr {
 		e.drop(n.ID, "it has moved to "+n.Addr)
@@ -68,7 +68,7 @@ func (e *entries) of(r *cluster.Replica, n *cluster.Node) (session.Entry, error)
 	if known := e.known[at]; known != nil && known.worker == w {
 		return known, nil
 	}
-	out := &entry{session.NewEntryClient(r.ID, w.transport, "https://"+r.ID), w}
+	out := &entry{Entry: session.NewEntryClient(r.ID, w.transport, "https://"+r.ID), worker: w}
 	e.known[at] = out
 	return out, nil
 }
@@ -130,7 +130,8 @@ func (e *entries) close() {
 	clear(e.known)
 }
 
-// deadLoad stands for a worker that the gossip takes for dead: it is picked last.
+// deadLoad stands for a worker that the gossip takes for dead, or of which nobody can say
+// whether it serves: it is picked last.
 const deadLoad = 1 << 20
 
 // hear takes what the gossip says of the workers.
@@ -152,10 +153,17 @@ func (e *entries) hear(members map[string]membership.Member) {
 type entry struct {
 	session.Entry
 	worker *worker
+	// last says that it is the last resort.
+	last atomic.Bool
 }
 
 // Others implements session.Loaded.
-func (e *entry) Others() int64 { return e.worker.others.Load() }
+func (e *entry) Others() int64 {
+	if e.last.Load() {
+		return deadLoad
+	}
+	return e.worker.others.Load()
+}
 
 // Generate implements session.Entry.
 func (e *entry) Generate(ctx context.Context, r *generate.Request) (session.Stream, error) {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -261,19 +262,39 @@ func (n *Node) handshakes(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
+// doubtAfter is how long a gateway hears of no leader before it takes what it knows of the
+// workers for doubtful, doubtEvery how often it looks.
+const doubtAfter, doubtEvery = 3 * time.Second, 500 * time.Millisecond
+
+// doubts says that nobody has told for a while how the workers are. began is when the
+// gateway began to ask.
+func (n *Node) doubts(began time.Time) bool {
+	age, ever := n.link.View().Age()
+	if !ever {
+		age = time.Since(began)
+	}
+	return age > doubtAfter
+}
+
 // follow makes every new state what is served, until ctx ends, and lets the gossip say
 // how busy workers are.
 func (n *Node) follow(ctx context.Context) error {
 	var seen *state.State
+	began, doubted := time.Now(), false
+	ticker := time.NewTicker(doubtEvery)
+	defer ticker.Stop()
 	for {
 		changed := n.link.View().Changed()
 		var gossip <-chan struct{} // never, without gossip
 		if g := n.link.Gossip(); g != nil {
 			gossip = g.Changed()
 		}
-		if s := n.link.View().State(); s.Index > 0 && s != seen {
-			seen = s
-			n.apply(s)
+		if s, doubt := n.link.View().State(), n.doubts(began); s.Index > 0 && (s != seen || doubt != doubted) {
+			if doubt != doubted {
+				n.cfg.Log.Info("what is known of the workers is in doubt, as long as no control node with a leader is heard", "doubt", doubt)
+			}
+			seen, doubted = s, doubt
+			n.apply(s, doubt)
 		}
 		if g := n.link.Gossip(); g != nil {
 			n.entries.hear(g.Members())
@@ -281,15 +302,16 @@ func (n *Node) follow(ctx context.Context) error {
 		select {
 		case <-changed:
 		case <-gossip:
+		case <-ticker.C:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
 }
 
-func (n *Node) apply(s *state.State) {
+func (n *Node) apply(s *state.State, doubt bool) {
 	n.keys.follow(s)
-	list, some := n.serve(s)
+	list, some := n.serve(s, doubt)
 	if err := n.gateway.Apply(list); err != nil {
 		// The state's own checks let it through; the last table stays.
 		n.cfg.Log.Error("deployments not applied", "err", err)

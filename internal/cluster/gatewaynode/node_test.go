@@ -202,6 +202,40 @@ func TestControlNodesDown(t *testing.T) {
 	}
 }
 
+// A worker that was leaving or lost when the control nodes went away may be back by now:
+// without them it is the last resort, and is used when the others fail.
+func TestLastResort(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1)
+	script := sessiontest.Words(5)
+	g := r.gateway("g1")
+	leaving, other := r.worker("w1", script), r.worker("w2", script)
+	r.deploy()
+	key, _ := r.key(nil)
+	g.await()
+	yes := true
+	index := r.Propose(r.Leader(), cluster.KindNodeState, cluster.NodeState{ID: "w1", Draining: &yes})
+	clustertest.Await(t, "both replicas, and the drain", func() bool {
+		s := g.link.View().State()
+		one, _ := s.Replica("s-w1")
+		two, _ := s.Replica("s-w2")
+		return s.Index >= index && one.Phase == cluster.Ready && two.Phase == cluster.Ready
+	})
+	for _, n := range r.Nodes() {
+		n.Stop()
+	}
+	clustertest.Await(t, "the doubt", func() bool { return strings.Contains(r.log.String(), "doubt=true") })
+	for range 5 {
+		if a := g.chat(key); a.status != http.StatusOK || len(leaving.Entry("s-w1").Requests()) > 0 {
+			t.Fatalf("%d %s; w1 has got %d requests", a.status, a.body, len(leaving.Entry("s-w1").Requests()))
+		}
+	}
+	other.Kill()
+	if a := g.chat(key); a.status != http.StatusOK || a.text != script.Text() {
+		t.Errorf("without w2: %d %s", a.status, a.body)
+	}
+}
+
 // A gateway that starts while the control nodes have no quorum serves by what it has seen
 // before; the one control node that runs has not applied what it cannot know to be
 // committed, and does not set the gateway back.
