@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sourcegraph/conc/pool"
@@ -109,6 +110,7 @@ func (r *rig) serve(cfg peer.ServerConfig) (stop context.CancelFunc) {
 	r.mux.set(s)
 	ctx, cancel := context.WithCancel(r.ctx)
 	r.group.Go(func(context.Context) error { return s.Run(ctx) })
+	synctest.Wait() // it refuses whoever comes before it runs
 	return cancel
 }
 
