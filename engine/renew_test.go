@@ -67,13 +67,22 @@ func TestRouterOfALaterPolicy(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for file, says := range map[string]string{filepath.Join(t.TempDir(), "later"): "neither embedded", misfit: "does not fit tiny-s"} {
+	for file, says := range map[string]string{
+		filepath.Join(t.TempDir(), "later"): "neither embedded",
+		misfit:                              "does not fit tiny-s",
+		writeRouter(t, router.CITER, 128, half()): "is a network of kind citer",
+		"tiny-s-citer": "is a network of kind citer", // which is there already, for another policy
+	} {
+		left := cluster.LeftOut{Deployment: "tiny", Router: file}
+		if file == "tiny-s-citer" {
+			left.Router = "" // none is missing
+		}
 		c.groups[0].Policy = Policy{Name: "r2r", Router: file}
 		c.assign()
 		for _, name := range []string{"s-a", "s-b"} {
 			c.awaitReport(name, says, func(r *cluster.ReplicaReport) bool {
 				return r.Phase == cluster.Ready && strings.Contains(r.Reason, "deployment tiny: policy r2r: ") && strings.Contains(r.Reason, says) &&
-					slices.Equal(r.Facts.LeftOut, []cluster.LeftOut{{Deployment: "tiny", Router: file}})
+					slices.Equal(r.Facts.LeftOut, []cluster.LeftOut{left})
 			})
 		}
 	}

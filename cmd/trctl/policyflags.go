@@ -15,7 +15,7 @@ type policyFlags struct {
 	Trace           *string   `placeholder:"LIST" help:"Decisions of the policy trace: POSITION[@MODEL] DESTINATION keep|drop, …"`
 	Weights         []float64 `placeholder:"W" help:"Shares of the models under the policy me, one each (equal)."`
 	Router          *string   `placeholder:"NAME" help:"Router network of a policy that scores: an embedded one, such as tiny-s-r2r, or a file (ENTRY-POLICY)."`
-	RouterThreshold *float64  `placeholder:"T" help:"Threshold of the router network under r-stitch+ (0.5)."`
+	RouterThreshold *float64  `placeholder:"T" help:"Threshold of the router network under r-stitch+ (what it was tuned to, or 0.5)."`
 	Mode            *string   `env:"TRCTL_POLICY_MODE" enum:"defer,compose" placeholder:"MODE" help:"How the other model writes a token under co-llm: defer, by itself, or compose, drawn from both models' distributions (defer)."`
 	Warmup          *int      `env:"TRCTL_POLICY_WARMUP" placeholder:"N" help:"Tokens over which the threshold of co-llm falls from 1 to its value (0)."`
 	WarmupShape     *string   `env:"TRCTL_POLICY_WARMUP_SHAPE" placeholder:"SHAPE" help:"How it falls: linear, cosine or exponential (linear)."`
