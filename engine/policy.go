@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/tokenrouter/tokenrouter/gateway/session"
@@ -133,7 +134,7 @@ func (e *Engine) routes(d Deployment, m *loaded, entry bool) (*routed, error) {
 		s.Models, s.Text = d.Models, text
 		var err error
 		if s.Checkpoint, err = tuned(d.Policy.Name, s.Net); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("policy %s: %w", d.Policy.Name, err)
 		}
 		if r.set, err = policies.New(d.Policy.Name, len(d.Models), s); err != nil {
 			return nil, err
