@@ -7,9 +7,9 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/tokenrouter/tokenrouter/internal/jsonscan"
+	"github.com/tokenrouter/tokenrouter/internal/near"
 )
 
 // ErrBad says that a router's files break their format or do not belong together.
@@ -181,38 +181,8 @@ func (s *Sidecar) Encode() ([]byte, error) {
 
 // suggestion is the known key that a wrong one is close to.
 func suggestion(name string) string {
-	best, least := "", 3 // edits
-	for _, key := range slices.Concat(required(), optional()) {
-		if d := edits(strings.ToLower(name), key); d < least {
-			best, least = key, d
-		}
+	if key := near.Word(name, slices.Concat(required(), optional())); key != "" {
+		return fmt.Sprintf("; did you mean %q?", key)
 	}
-	if best == "" {
-		return ""
-	}
-	return fmt.Sprintf("; did you mean %q?", best)
-}
-
-// edits is the least number of characters to insert, remove or replace.
-func edits(a, b string) int {
-	if len(a) > 64 {
-		return len(a)
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		before := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := before
-			if a[i] != b[j] {
-				cost++
-			}
-			before = row[j+1]
-			row[j+1] = min(cost, row[j]+1, before+1)
-		}
-	}
-	return row[len(b)]
+	return ""
 }
