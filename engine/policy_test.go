@@ -144,6 +144,37 @@ func TestPoliciesKeepWhatRequestsWant(t *testing.T) {
 	awaitIdle(t, busy)
 }
 
+// Log-probabilities are for the client alone: policies see as many of the largest logits
+// as they want, clients as many as they asked for, and nothing else changes.
+func TestLogprobsRouteNothing(t *testing.T) {
+	policies := settled(t)
+	e := start(t, func(cfg *Config) {
+		cfg.Device, cfg.Deployments = "cpu", nil
+		for name, policy := range policies {
+			cfg.Deployments = append(cfg.Deployments, Deployment{Name: name, Models: []string{"tiny-s", "tiny-l"}, Policy: policy})
+		}
+	})
+	var list []Request
+	for name := range policies {
+		for _, top := range []int{0, 1, 20} {
+			r := drawn(1, 60)[0]
+			r.Model, r.Temperature = name, at(0.8)
+			r.Logprobs, r.TopLogprobs = top > 0, top
+			list = append(list, r)
+		}
+	}
+	got := answers(t, e, list, 8, nil)
+	for i, r := range list {
+		plain, a := got[i-i%3][0], got[i][0]
+		if !slices.Equal(a.IDs, plain.IDs) || !slices.Equal(a.Models, plain.Models) {
+			t.Errorf("%s with %d log-probabilities: %q by %v, without %q by %v", r.Model, r.TopLogprobs, a.Text, a.Models, plain.Text, plain.Models)
+		}
+		if n := len(a.Logprobs); r.Logprobs && n != len(a.IDs)*(1+2*r.TopLogprobs) {
+			t.Errorf("%s: %d values of %d tokens, with the %d likeliest", r.Model, n, len(a.IDs), r.TopLogprobs)
+		}
+	}
+}
+
 // handed is a policy that hands over a number of times, and remembers how often by what
 // Send puts into the state.
 type handed struct{ self policies.ModelID }
