@@ -18,10 +18,12 @@ const (
 // MaxModels bounds the models of one deployment.
 const MaxModels = 16
 
-// MaxState bounds PolicyState and MaxBlob a hand-off's blob, in bytes.
+// MaxState bounds PolicyState and MaxBlob a hand-off's blob, in bytes; MaxInject bounds
+// the ids that a decision puts into the text.
 const (
-	MaxState = 64
-	MaxBlob  = 4096
+	MaxState  = 64
+	MaxBlob   = 4096
+	MaxInject = 256
 )
 
 // Feature is a set of per-row inputs that a policy needs from the forward pass.
@@ -143,8 +145,8 @@ type Result struct {
 
 // Decision is Route's answer for one row. To equal to Self means stay. Keep
 // commits the sampled token; a dropped token leaves no trace, so To must then
-// differ from Self. Inject are ids to commit after the kept token. Blob is for the
-// policy's own Send, at most MaxBlob bytes.
+// differ from Self. Inject are ids to commit after the kept token, at most MaxInject.
+// Blob is for the policy's own Send, at most MaxBlob bytes.
 type Decision struct {
 	To     ModelID
 	Keep   bool
@@ -185,7 +187,10 @@ const (
 	Finish
 )
 
-// Policy routes the requests of one model of one deployment.
+// Policy routes the requests of one model of one deployment. A decision that is
+// impossible, a hand-off with more than it may carry, and a panic end the request that
+// they are about with an error; the other requests go on. After a panic Route is asked
+// again about each row alone.
 type Policy interface {
 	Spec() Spec
 	// Route fills out[i] for every row of b. It must not block.

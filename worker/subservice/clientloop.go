@@ -130,13 +130,20 @@ func (s *Subservice) accept(m *submission) *generate.Error {
 	} else if s.ended.has(q.id, q.epoch) {
 		return &generate.Error{Code: generate.CodeStaleEpoch, Message: "the request has ended"}
 	}
-	verdict, to := s.receive(q, nil)
+	verdict, to, fault := s.receive(q, nil)
+	if fault != nil {
+		return policyFailed()
+	}
 	if m.owner != q.q.Self {
 		verdict, to = policies.Bounce, m.owner
 	}
 	spec := s.spec(q)
 	var err error
-	switch done := q.finished(); {
+	done := q.finished()
+	if verdict == policies.Finish && done == handoff.NotDone {
+		done = handoff.DoneStop
+	}
+	switch {
 	case done != handoff.NotDone && (q.params.MaxTokens > 0 || !q.scored() || q.q.PromptLen == 1):
 		// The last token that was committed before the move ended the answer, or
 		// only the prompt is wanted.
@@ -164,7 +171,7 @@ func (s *Subservice) accept(m *submission) *generate.Error {
 		s.visit(q, q.q.Self, s.cfg.Replica)
 	}
 	if verdict == policies.Bounce {
-		s.handOver(q, policies.Decision{To: to, Keep: true})
+		_ = s.handOver(q, policies.Decision{To: to, Keep: true}) // its stream hears of a failure
 	}
 	return nil
 }

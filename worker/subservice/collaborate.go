@@ -1,6 +1,8 @@
 package subservice
 
 import (
+	"fmt"
+
 	"github.com/tokenrouter/tokenrouter/api/generate"
 	"github.com/tokenrouter/tokenrouter/api/handoff"
 	"github.com/tokenrouter/tokenrouter/policies"
@@ -47,9 +49,14 @@ func (s *Subservice) receiveNew(m *arrival, old *sequence) {
 	q.course.began = s.now()
 	q.keepLogprobs(f)
 	s.announce(q)
-	if verdict, to := s.receive(q, f); verdict == policies.Bounce {
-		s.log.Error("policy bounces a first visit", "request", q.id, "to", to)
-		s.fail(q, &generate.Error{Code: generate.CodeInternal, Message: "the routing policy failed"})
+	switch verdict, _, err := s.receive(q, f); {
+	case err != nil:
+		s.fail(q, policyFailed())
+	case verdict == policies.Bounce:
+		s.blame(q, fmt.Errorf("%w: a first visit is passed on", errBadDecision))
+		s.fail(q, policyFailed())
+	case verdict == policies.Finish:
+		s.end(q, handoff.DoneStop)
 	}
 }
 

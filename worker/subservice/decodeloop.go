@@ -2,7 +2,6 @@ package subservice
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -207,7 +206,9 @@ func (s *Subservice) route(plan *scheduler.Plan) {
 	}
 	for k, r := range s.judged {
 		s.judged[k] = nil
-		r.decide()
+		if err := r.decide(); err != nil {
+			s.log.Error("policy", "deployment", r.dep.Name, "err", err)
+		}
 		for i, q := range r.rows {
 			r.dep.routing.add(r.choices[i])
 			s.applyDecision(q, r.outs[i], r.choices[i])
@@ -218,10 +219,6 @@ func (s *Subservice) route(plan *scheduler.Plan) {
 	s.judged = s.judged[:0]
 }
 
-// errBadDecision is a policy's fault: a dropped token that stays, or a model
-// that the deployment does not have.
-var errBadDecision = errors.New("the policy made an impossible decision")
-
 // applyDecision commits or drops the sampled token of one row and moves the turn.
 func (s *Subservice) applyDecision(q *sequence, out *step.Out, d policies.Decision) {
 	switch {
@@ -230,9 +227,9 @@ func (s *Subservice) applyDecision(q *sequence, out *step.Out, d policies.Decisi
 		s.sched.Distrust() // pages that took part may be shared
 		s.fail(q, &generate.Error{Code: generate.CodeInternal, Message: "the model produced logits that are not finite"})
 		return
-	case int(d.To) >= len(q.dep.Models) || !d.Keep && d.To == q.q.Self:
-		s.log.Error("policy", "request", q.id, "deployment", q.dep.Name, "err", errBadDecision)
-		s.fail(q, &generate.Error{Code: generate.CodeInternal, Message: "the routing policy failed"})
+	case !s.possible(q, d):
+		s.blame(q, errBadDecision)
+		s.fail(q, policyFailed())
 		return
 	}
 	q.kept = d.Keep
@@ -246,7 +243,9 @@ func (s *Subservice) applyDecision(q *sequence, out *step.Out, d policies.Decisi
 			s.broken(q, "park", err)
 			return
 		}
-		s.handOver(q, d)
+		if !s.handOver(q, d) {
+			return
+		}
 		if d.Keep && q.collab != nil && d.To != q.q.Owner {
 			_ = s.sendProgress(q) // the entry hears of the token, and of the third model
 		}

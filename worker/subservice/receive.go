@@ -173,12 +173,15 @@ func (s *Subservice) resume(q *sequence, f *handoff.Frame, fresh []int32) error 
 		return nil
 	}
 	q.kept = false
-	verdict, to := s.receive(q, f)
-	switch verdict {
-	case policies.Finish:
+	verdict, to, err := s.receive(q, f)
+	switch {
+	case err != nil:
+		s.fail(q, policyFailed())
+		return nil
+	case verdict == policies.Finish:
 		s.end(q, handoff.DoneStop)
 		return nil
-	case policies.Bounce:
+	case verdict == policies.Bounce:
 		if len(fresh) > 0 {
 			if err := s.sched.Commit(s.now(), q.sid(), fresh...); err != nil {
 				return err
@@ -197,7 +200,8 @@ func (s *Subservice) resume(q *sequence, f *handoff.Frame, fresh []int32) error 
 	return s.sched.Append(s.now(), q.sid(), fresh)
 }
 
-func (s *Subservice) receive(q *sequence, f *handoff.Frame) (policies.Verdict, policies.ModelID) {
+// receive shows the policy a hand-off, or the admission. What it got wrong is noted.
+func (s *Subservice) receive(q *sequence, f *handoff.Frame) (policies.Verdict, policies.ModelID, error) {
 	h := &s.handoff
 	*h = policies.Handoff{From: q.q.From, To: q.q.Self, State: q.q.State, Tokens: s.came[:0]}
 	if f != nil {
@@ -207,10 +211,9 @@ func (s *Subservice) receive(q *sequence, f *handoff.Frame) (policies.Verdict, p
 		}
 	}
 	s.came = h.Tokens[:0]
-	verdict, to := q.via.policy.Receive(&q.q, h)
-	if verdict == policies.Bounce && (int(to) >= len(q.dep.Models) || to == q.q.Self) {
-		s.log.Error("policy", "request", q.id, "deployment", q.dep.Name, "err", errBadDecision)
-		return policies.Run, q.q.Self
+	verdict, to, err := q.take(h)
+	if err != nil {
+		s.blame(q, err)
 	}
-	return verdict, to
+	return verdict, to, err
 }

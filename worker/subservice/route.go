@@ -132,8 +132,8 @@ func (r *route) reset() {
 	r.rows, r.outs, r.kinds = r.rows[:0], r.outs[:0], r.kinds[:0]
 }
 
-// decide fills r.choices for r.rows.
-func (r *route) decide() {
+// decide fills r.choices for r.rows. The error tells of rows that have none.
+func (r *route) decide() error {
 	b, x := &r.batch, &r.result
 	b.Reqs = b.Reqs[:0]
 	*x = policies.Result{
@@ -166,7 +166,7 @@ func (r *route) decide() {
 	}
 	r.choices = r.choices[:len(r.rows)]
 	clear(r.choices)
-	r.policy.Route(b, x, r.choices)
+	return r.ask()
 }
 
 // mixIn gives the rows of a plan the distributions that their policies want mixed
@@ -178,8 +178,11 @@ func (s *Subservice) mixIn(plan *scheduler.Plan) {
 			continue
 		}
 		m := &step.Mixture{Weight: q.q.Mix.Weight}
+		if !(m.Weight >= 0 && m.Weight <= 1) {
+			continue
+		}
 		for _, e := range q.q.Mix.Entries {
-			if int(e.ID) < s.info.Vocab {
+			if e.ID >= 0 && int(e.ID) < s.info.Vocab && e.Logprob <= 1 {
 				m.Entries = append(m.Entries, step.TopEntry{ID: e.ID, Logit: e.Logit, Logprob: e.Logprob})
 			}
 		}

@@ -18,13 +18,19 @@ import (
 // retryWait is how soon a turn whose link was full is offered again.
 const retryWait = 5 * time.Millisecond
 
-// handOver gives the turn of a parked sequence to another model.
-func (s *Subservice) handOver(q *sequence, d policies.Decision) {
-	q.away, q.turn, q.sent = true, d.To, false
-	s.leftVisit(q)
+// handOver gives the turn of a parked sequence to another model. It reports whether the
+// sequence is still there: its policy may fail.
+func (s *Subservice) handOver(q *sequence, d policies.Decision) bool {
 	h := &s.handoff
 	*h = policies.Handoff{From: q.q.Self, To: d.To, Base: int(q.seen[d.To]), Tokens: q.ids[q.seen[d.To]:], State: q.q.State}
-	q.via.policy.Send(&q.q, d, h)
+	if err := q.addTo(h, d); err != nil {
+		*h = policies.Handoff{}
+		s.blame(q, err)
+		s.fail(q, policyFailed())
+		return false
+	}
+	q.away, q.turn, q.sent = true, d.To, false
+	s.leftVisit(q)
 	q.q.State = h.State
 	q.blob = h.Blob
 	*h = policies.Handoff{}
@@ -33,6 +39,7 @@ func (s *Subservice) handOver(q *sequence, d policies.Decision) {
 		q.entry.news, q.entry.holder = q.hop, ""
 	}
 	s.sendTurn(q)
+	return true
 }
 
 // sendTurn sends the hand-off of the turn, or notes that it waits for a link.
