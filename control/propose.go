@@ -15,6 +15,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/api/protocol"
 	"github.com/tokenrouter/tokenrouter/control/client"
+	"github.com/tokenrouter/tokenrouter/control/state"
 )
 
 // ErrNoLeader says that there was no leader for Config.Patience. Whether the command
@@ -122,6 +123,9 @@ func (n *Node) apply(c cluster.Command) (uint64, error) {
 	if err := n.admissible(&c); err != nil {
 		return 0, err
 	}
+	if err := n.yield(r, &c); err != nil {
+		return 0, err
+	}
 	text, err := c.Encode()
 	if err != nil {
 		return 0, err
@@ -136,6 +140,31 @@ func (n *Node) apply(c cluster.Command) (uint64, error) {
 		return 0, fmt.Errorf("control: the log gave %T for a command", future.Response())
 	}
 	return result.index, result.err
+}
+
+// yield hands leadership over before this node is removed: its successor takes it out of
+// the consensus. Once the removal is applied nobody takes this node's certificate, so that
+// it could not give its vote to a successor, and of two control nodes the other one would
+// wait for it for ever. Without an error the command is to be applied here.
+func (n *Node) yield(r *raft.Raft, c *cluster.Command) error {
+	var remove cluster.RemoveNode
+	if c.Kind != cluster.KindRemoveNode || c.Decode(&remove) != nil || remove.Name != n.cfg.Self.ID {
+		return nil
+	}
+	voters := 0
+	for _, server := range n.servers(r) {
+		if server.Suffrage == raft.Voter {
+			voters++
+		}
+	}
+	if voters == 1 {
+		return fmt.Errorf("node %q %w: it is the only control node that votes", remove.Name, state.ErrInvalid)
+	}
+	n.log.Info("leadership is handed over, as this node is to be removed")
+	if err := r.LeadershipTransfer().Error(); err != nil {
+		return fmt.Errorf("%w: leadership was not handed over: %w", errAgain, errors.Join(client.ErrNotLeader, err))
+	}
+	return fmt.Errorf("%w: %w", errAgain, client.ErrNotLeader)
 }
 
 // admissible refuses what must not reach the log.

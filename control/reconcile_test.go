@@ -170,6 +170,20 @@ func TestMembers(t *testing.T) {
 	c.Forget(gone)
 	c.AwaitVoters(2)
 	c.Propose(c.Leader(), cluster.KindPutDeployment, deployment("after"))
+
+	// Of two, the other one leads afterwards, and needs nobody's vote.
+	gone = c.Leader()
+	stays := c.Follower()
+	c.Propose(stays, cluster.KindRemoveNode, cluster.Name{Name: gone.ID})
+	if err := gone.Err(); !errors.Is(err, control.ErrRemoved) {
+		t.Errorf("Run of the removed node: %v", err)
+	}
+	c.Forget(gone)
+	c.AwaitVoters(1)
+	c.Propose(stays, cluster.KindPutDeployment, deployment("alone"))
+	if _, err := stays.Propose(t.Context(), command(t, cluster.KindRemoveNode, cluster.Name{Name: stays.ID})); !errors.Is(err, state.ErrInvalid) {
+		t.Errorf("the only control node is removed: %v", err)
+	}
 }
 
 // A node that is cut off and comes back does not depose the leader, and one with the
