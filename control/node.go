@@ -324,7 +324,7 @@ func (n *Node) announced(ctx context.Context, c *cluster.Command) (bool, *cluste
 	case err == nil:
 		_, err := n.view.Wait(ctx, index)
 		return true, nil, err
-	case errors.Is(err, state.ErrInvalid), errors.Is(err, client.ErrVersion):
+	case errors.Is(err, state.ErrInvalid), errors.Is(err, client.ErrVersion), errors.Is(err, client.ErrCertificate):
 		return false, nil, fmt.Errorf("control: the cluster refuses this node: %w", err)
 	case !errors.Is(err, ErrNoLeader):
 		c = nil // such as: the cluster has no name yet

@@ -21,6 +21,8 @@ func clusterError(err error) error {
 		return nil
 	case errors.Is(err, controlclient.ErrNoLeader), errors.Is(err, controlclient.ErrNotLeader):
 		return &quorumError{fmt.Errorf("%w; try again once a majority of the control nodes runs", err)}
+	case errors.Is(err, controlclient.ErrCertificate):
+		return &serverError{fmt.Errorf("%w (is the --identity revoked? do the clocks differ?)", err)}
 	case errors.Is(err, operator.ErrUnreachable):
 		return &serverError{fmt.Errorf("%w (does a control node run here, with this --admin? is the --identity, if any, revoked?)", err)}
 	}

@@ -166,6 +166,8 @@ func entranceError(err error) error {
 		return &usageError{fmt.Errorf("%w (--join or TRCTL_JOIN; TRCTL_TOKEN or --token-file; `trctl cluster token create` makes a token)", err)}
 	case errors.Is(err, link.ErrEntrance):
 		return &usageError{err}
+	case errors.Is(err, state.ErrExists), errors.Is(err, state.ErrInvalid):
+		return clusterError(fmt.Errorf("%w (--name gives this node another one)", err))
 	case errors.Is(err, controlclient.ErrUnreachable), errors.Is(err, state.ErrToken), errors.Is(err, identity.ErrPeer), errors.Is(err, controlclient.ErrTooMany), errors.Is(err, controlclient.ErrNoLeader):
 		return clusterError(err)
 	}
@@ -191,6 +193,8 @@ func runMember(ctx context.Context, dir string, run func(context.Context) error,
 // nodeEnd is what a node's process ends with: a stop that was asked for is no error.
 func nodeEnd(ctx context.Context, err error, dir string) error {
 	switch {
+	case errors.Is(err, link.ErrCertificate):
+		return fmt.Errorf("%w; either the node was removed from the cluster: to join again, empty %s and use a new token; or the clocks differ", err, dir)
 	case errors.Is(err, link.ErrRemoved):
 		return fmt.Errorf("%w; to join again, empty %s and use a new token", err, dir)
 	case ctx.Err() != nil && (err == nil || errors.Is(err, context.Canceled)):

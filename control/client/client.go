@@ -141,6 +141,9 @@ func (c *Client) ask(ctx context.Context, patience time.Duration, path string, i
 	if len(errs) == 0 {
 		return fmt.Errorf("%w: no address of a control node is known", ErrNoLeader)
 	}
+	if slices.ContainsFunc(errs, refusesCertificate) && !slices.ContainsFunc(errs, answered) {
+		return fmt.Errorf("%w: %w", ErrCertificate, errors.Join(errs...))
+	}
 	if err := errors.Join(errs...); !errors.Is(err, ErrNoLeader) {
 		return fmt.Errorf("%w: %w", ErrNoLeader, err)
 	} else {
@@ -161,6 +164,11 @@ func answers(err error) bool {
 		return p.Code != cluster.CodeNoQuorum && p.Code != cluster.CodeNotLeader
 	}
 	return false
+}
+
+// answered says that an error is the answer of a control node, one without a leader.
+func answered(err error) bool {
+	return errors.Is(err, ErrNoLeader) || errors.Is(err, ErrNotLeader)
 }
 
 // Propose has a command applied and returns its index. Give it a Request to make

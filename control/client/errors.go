@@ -3,6 +3,7 @@ package client
 import (
 	"errors"
 	"fmt"
+	"net"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/control/state"
@@ -19,6 +20,9 @@ var (
 	ErrForbidden = errors.New("forbidden")
 	// ErrRemoved says that the caller was removed from the cluster.
 	ErrRemoved = errors.New("the node was removed from the cluster")
+	// ErrCertificate says that no control node that can be reached takes the caller's
+	// certificate: the node was removed, or a clock is wrong.
+	ErrCertificate = errors.New("the control nodes refuse this node's certificate")
 	// ErrElsewhere says that another process has started with the caller's identity.
 	ErrElsewhere = errors.New("another process has started with a copy of this node's identity")
 	// ErrBadRequest says that a call or an answer cannot be read.
@@ -73,6 +77,13 @@ func Err(p cluster.Problem) error {
 		}
 	}
 	return fmt.Errorf("%s: %s", p.Code, p.Text)
+}
+
+// refusesCertificate says that the other side, having shown who it is, has ended the
+// handshake because of the caller's certificate.
+func refusesCertificate(err error) bool {
+	var remote *net.OpError
+	return errors.As(err, &remote) && remote.Op == "remote error" && remote.Err.Error() == "tls: bad certificate"
 }
 
 // travelled is an error with the text that it had elsewhere.

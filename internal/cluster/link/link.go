@@ -62,6 +62,10 @@ type Link struct {
 // ErrRemoved says that the node was removed from the cluster. It does not come back.
 var ErrRemoved = client.ErrRemoved
 
+// ErrCertificate says that no control node takes the node's certificate when it starts, as
+// after it was removed.
+var ErrCertificate = client.ErrCertificate
+
 // ErrElsewhere says that another process has started as the node, with a copy of its
 // directory. It has the node from then on.
 var ErrElsewhere = client.ErrElsewhere
@@ -130,7 +134,7 @@ func (l *Link) Client() *client.Client { return l.client }
 func (l *Link) Credentials() *identity.Credentials { return l.credentials }
 
 // Run keeps the node in touch until ctx ends. It returns ctx's cause, ErrRemoved,
-// ErrElsewhere, or why the cluster refuses the node.
+// ErrCertificate, ErrElsewhere, or why the cluster refuses the node.
 func (l *Link) Run(ctx context.Context) error {
 	loops := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
 	loops.Go(l.client.Watch)
@@ -226,7 +230,7 @@ func (l *Link) start(ctx context.Context) (index uint64, err error) {
 		case errors.Is(err, client.ErrVersion) && c.V > cluster.MinProtocol:
 			spoken = c.V - 1 // a control node is older than the state that the node began with
 			continue
-		case errors.Is(err, ErrRemoved):
+		case errors.Is(err, ErrRemoved), errors.Is(err, ErrCertificate):
 			return 0, err
 		case errors.Is(err, state.ErrInvalid), errors.Is(err, client.ErrForbidden), errors.Is(err, client.ErrVersion), errors.Is(err, client.ErrBadRequest):
 			return 0, fmt.Errorf("the cluster refuses this node: %w", err)

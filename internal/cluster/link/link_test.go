@@ -143,6 +143,13 @@ func TestLink(t *testing.T) {
 	if !errors.Is(ended, link.ErrRemoved) {
 		t.Errorf("Run: %v", ended)
 	}
+	// It is told so too when it starts once more, by those who do not take its certificate.
+	if l, err = link.New(link.Config{Dir: dir, Saved: saved, Self: cluster.Node{Addr: "127.0.0.1:1", Build: "test"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Run(t.Context()); !errors.Is(err, link.ErrCertificate) {
+		t.Errorf("Run of a removed node: %v", err)
+	}
 }
 
 // A node whose control nodes come late keeps what it serves by then: its announcement has it.
