@@ -176,3 +176,22 @@ func FuzzParseRecord(f *testing.F) {
 		}
 	})
 }
+
+// FuzzParseQuestions reads any file of questions.
+func FuzzParseQuestions(f *testing.F) {
+	for _, text := range []string{"{\"question\":\"x\",\"answer\":1}\n", "\xef\xbb\xbf{\"question\":\"x\"}\r\n\r\n", "[1]", "{\"question\":{}}", "{\"question\":\"x\",\"answer\":1e999}", "{"} {
+		f.Add([]byte(text), true)
+		f.Add([]byte(text), false)
+	}
+	f.Fuzz(func(t *testing.T, text []byte, answers bool) {
+		list, err := parseQuestions(text, answers)
+		if (err == nil) != (len(list) > 0) {
+			t.Fatalf("%d questions and %v", len(list), err)
+		}
+		for _, q := range list {
+			if q.Question == "" || answers && math.IsNaN(q.Answer) {
+				t.Fatalf("%+v", q)
+			}
+		}
+	})
+}
