@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/sourcegraph/conc"
+
 	"github.com/tokenrouter/tokenrouter/api/routing"
 	"github.com/tokenrouter/tokenrouter/api/sampling"
 	"github.com/tokenrouter/tokenrouter/gateway/session"
@@ -50,6 +52,16 @@ func settled(t *testing.T) map[string]Policy {
 		"own": {Own: policies.Named("own", policies.Binary(func(r policies.Row) bool {
 			return r.Entropy > 0.01 && r.Position%2 == 0
 		}))},
+	}
+}
+
+// each has a deployment for each policy, under its name.
+func each(policies map[string]Policy) func(*Config) {
+	return func(cfg *Config) {
+		cfg.Device, cfg.Deployments = "cpu", nil
+		for name, policy := range policies {
+			cfg.Deployments = append(cfg.Deployments, Deployment{Name: name, Models: []string{"tiny-s", "tiny-l"}, Policy: policy})
+		}
 	}
 }
 
@@ -101,12 +113,7 @@ func TestPoliciesWriteTheSame(t *testing.T) {
 // all the others at other thresholds, and moved on the way from one entry to another.
 func TestPoliciesKeepWhatRequestsWant(t *testing.T) {
 	policies := settled(t)
-	deploy := func(cfg *Config) {
-		cfg.Device, cfg.Deployments = "cpu", nil
-		for name, policy := range policies {
-			cfg.Deployments = append(cfg.Deployments, Deployment{Name: name, Models: []string{"tiny-s", "tiny-l"}, Policy: policy})
-		}
-	}
+	deploy := each(policies)
 	quiet := start(t, deploy)
 	var list []Request
 	var names []string
@@ -148,12 +155,7 @@ func TestPoliciesKeepWhatRequestsWant(t *testing.T) {
 // as they want, clients as many as they asked for, and nothing else changes.
 func TestLogprobsRouteNothing(t *testing.T) {
 	policies := settled(t)
-	e := start(t, func(cfg *Config) {
-		cfg.Device, cfg.Deployments = "cpu", nil
-		for name, policy := range policies {
-			cfg.Deployments = append(cfg.Deployments, Deployment{Name: name, Models: []string{"tiny-s", "tiny-l"}, Policy: policy})
-		}
-	})
+	e := start(t, each(policies))
 	var list []Request
 	for name := range policies {
 		for _, top := range []int{0, 1, 20} {
@@ -173,6 +175,48 @@ func TestLogprobsRouteNothing(t *testing.T) {
 			t.Errorf("%s: %d values of %d tokens, with the %d likeliest", r.Model, n, len(a.IDs), r.TopLogprobs)
 		}
 	}
+}
+
+// Whoever leaves in the middle, on whichever model the turn is, leaves nothing behind,
+// and those who stay have their answers.
+func TestLeaveUnderEveryPolicy(t *testing.T) {
+	policies := settled(t)
+	e := start(t, each(policies))
+	var stay, leave []Request
+	for name := range policies {
+		for i, r := range drawn(3, 60) {
+			r.Model = name
+			if i == 0 {
+				stay = append(stay, r)
+			} else {
+				r.N = i
+				leave = append(leave, r)
+			}
+		}
+	}
+	want := answers(t, e, stay, 1, nil)
+	var leaving conc.WaitGroup
+	for i, r := range leave {
+		leaving.Go(func() {
+			n := 0
+			for _, err := range e.Generate(t.Context(), r) {
+				if err != nil {
+					t.Errorf("%s: %v", r.Model, err)
+				}
+				if n++; n > 1+i%25 {
+					break
+				}
+			}
+		})
+	}
+	got := answers(t, e, stay, len(stay), nil)
+	leaving.Wait()
+	for i := range stay {
+		if d := differs(got[i], want[i]); d != "" {
+			t.Errorf("%s: %s", stay[i].Model, d)
+		}
+	}
+	awaitIdle(t, e)
 }
 
 // handed is a policy that hands over a number of times, and remembers how often by what
