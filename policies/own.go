@@ -23,7 +23,7 @@ type Row struct {
 // rowAt fills a Row from what the step has brought.
 func rowAt(q *Req, r *Result, i int) Row {
 	row := Row{Token: r.Token[i], Position: len(q.Out), PromptLen: q.PromptLen}
-	if i < len(r.Entropy) {
+	if i < len(r.Entropy) && r.LogV != 0 {
 		row.Nats = float64(r.Entropy[i])
 		row.Entropy = row.Nats / float64(r.LogV)
 	}

@@ -26,6 +26,13 @@ func TestBinary(t *testing.T) {
 	if seen != want {
 		t.Errorf("saw %+v, want %+v", seen, want)
 	}
+	// What was not asked for is zero, not the quotient of two zeros.
+	set.For(0).Route(&policies.Batch{Reqs: []*policies.Req{{}}}, &policies.Result{
+		Token: []int32{9}, Entropy: []float32{0}, Score: []float32{0}, Margin: []float32{2},
+	}, make([]policies.Decision, 1))
+	if want := (policies.Row{Token: 9, Margin: 2}); seen != want {
+		t.Errorf("saw %+v, want %+v", seen, want)
+	}
 	if got := shown(decisions(set.For(1), 1, row)); got != "0k" || set.For(1).Spec().Needs != 0 {
 		t.Errorf("on the other model: %s", got)
 	}
