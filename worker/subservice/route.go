@@ -146,7 +146,7 @@ func (r *route) decide() error {
 		b.Reqs = append(b.Reqs, &q.q)
 		x.Token = append(x.Token, out.Token)
 		x.Entropy = append(x.Entropy, out.Entropy)
-		x.LogV = out.LogV
+		x.LogV = max(x.LogV, out.LogV) // 0 of a row whose logits are not finite
 		x.Score = append(x.Score, out.Score)
 		x.Margin = append(x.Margin, out.Margin)
 		if r.spec.Needs&policies.FeatureTopK != 0 {
