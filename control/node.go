@@ -112,7 +112,7 @@ func (n *Node) Run(ctx context.Context) error {
 	r, err := n.start(transport, log, disk)
 	if err == nil {
 		err = n.serve(ctx, r, stream)
-		n.stop(r)
+		n.stop(r, stream)
 	}
 	// The library leaves its connections open.
 	transport.CloseStreams()
@@ -212,10 +212,13 @@ func (n *Node) Renewed() {
 	n.contacts.Reset()
 }
 
-// stop hands leadership over and ends the consensus.
-func (n *Node) stop(r *raft.Raft) {
+// stop hands leadership over and ends the consensus. Nobody's silence holds it up: what is
+// not done within the time of two elections is given up.
+func (n *Node) stop(r *raft.Raft, stream *stream) {
+	enough := time.AfterFunc(2*n.cfg.Election, stream.fence)
+	defer enough.Stop()
 	if r.State() == raft.Leader && len(n.servers(r)) > 1 {
-		if err := r.LeadershipTransfer().Error(); err != nil {
+		if err := n.handTo(r); err != nil {
 			n.log.Info("leadership was not handed over", "err", err)
 		}
 	}
@@ -227,7 +230,9 @@ func (n *Node) stop(r *raft.Raft) {
 	n.raft.Store(nil)
 	n.calls.Unlock()
 	n.leader.set("", "", false)
-	if err := r.Shutdown().Error(); err != nil {
+	ended := r.Shutdown()
+	stream.fence()
+	if err := ended.Error(); err != nil {
 		n.log.Warn("consensus did not end in order", "err", err)
 	}
 }

@@ -161,7 +161,7 @@ func (n *Node) yield(r *raft.Raft, c *cluster.Command) error {
 		return fmt.Errorf("node %q %w: it is the only control node that votes", remove.Name, state.ErrInvalid)
 	}
 	n.log.Info("leadership is handed over, as this node is to be removed")
-	if err := r.LeadershipTransfer().Error(); err != nil {
+	if err := n.handTo(r); err != nil {
 		return fmt.Errorf("%w: leadership was not handed over: %w", errAgain, errors.Join(client.ErrNotLeader, err))
 	}
 	return fmt.Errorf("%w: %w", errAgain, client.ErrNotLeader)

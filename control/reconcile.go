@@ -200,7 +200,7 @@ func (n *Node) promote(r *raft.Raft, server raft.Server, node cluster.Node, now 
 // over first.
 func (n *Node) dismiss(r *raft.Raft, id string) error {
 	if id == n.cfg.Self.ID {
-		if err := r.LeadershipTransfer().Error(); err == nil {
+		if err := n.handTo(r); err == nil {
 			return nil
 		}
 	}

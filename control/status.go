@@ -79,7 +79,7 @@ func (n *Node) transfer(to string) error {
 		return ErrNoLeader
 	}
 	if to == "" {
-		return r.LeadershipTransfer().Error()
+		return n.handTo(r)
 	}
 	for _, s := range n.servers(r) {
 		if string(s.ID) == to && s.Suffrage == raft.Voter {
@@ -87,4 +87,27 @@ func (n *Node) transfer(to string) error {
 		}
 	}
 	return errNoVoter(to)
+}
+
+// handTo hands leadership to the control node that was heard last, as this node leads. The
+// library would take one that has fallen silent as well, if that one lacks no entry, and
+// wait for its answer.
+func (n *Node) handTo(r *raft.Raft) error {
+	var best raft.Server
+	least := fresh
+	now := time.Now()
+	for _, server := range n.servers(r) {
+		id := string(server.ID)
+		node, ok := n.State().Node(id)
+		if !ok || id == n.cfg.Self.ID || server.Suffrage != raft.Voter || !node.Serves() {
+			continue
+		}
+		if silence, heard := n.heard.silence(now, id, node.Incarnation); heard && silence < least {
+			best, least = server, silence
+		}
+	}
+	if best.ID == "" {
+		return r.LeadershipTransfer().Error()
+	}
+	return r.LeadershipTransferToServer(best.ID, best.Address).Error()
 }

@@ -1,10 +1,13 @@
 package control
 
 import (
+	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"testing"
+	"time"
 
 	"github.com/sourcegraph/conc"
 )
@@ -21,7 +24,7 @@ func TestCapped(t *testing.T) {
 	defer readers.Wait()
 	defer func() { _ = far.Close() }()
 	readers.Go(func() { _, _ = io.Copy(io.Discard, far) })
-	in := &capped{Conn: flood{near}}
+	in := &capped{Conn: flood{near}, stream: newStream(&Config{Log: slog.New(slog.DiscardHandler)}, nil)}
 	buf := make([]byte, 1<<20)
 	for range 3 {
 		for read := 0; read < maxUnanswered; {
@@ -54,5 +57,43 @@ func TestCapped(t *testing.T) {
 func TestMessagesFit(t *testing.T) {
 	if maxEntries*(1<<20) > maxUnanswered/2 || maxSnapshot >= maxUnanswered {
 		t.Errorf("%d entries or a snapshot of %d do not fit into %d bytes", maxEntries, maxSnapshot, maxUnanswered)
+	}
+}
+
+// Nothing that this node waits for on a connection, or for one, outlasts the fence.
+func TestFence(t *testing.T) {
+	dials := make(chan struct{})
+	s := newStream(&Config{Log: slog.New(slog.DiscardHandler), Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		close(dials)
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}}, nil)
+	var waiting conc.WaitGroup
+	for _, dialed := range []bool{true, false} {
+		near, far := net.Pipe()
+		defer func() { _ = far.Close() }()
+		c := &capped{Conn: near, stream: s, node: "c2", dialed: dialed}
+		if !s.add(c) {
+			t.Fatal("the connection is not taken")
+		}
+		waiting.Go(func() {
+			if _, err := c.Read(make([]byte, 1)); err == nil {
+				t.Error("something was read")
+			}
+		})
+	}
+	waiting.Go(func() {
+		if _, err := s.Dial("c2/10.0.0.1:7000", time.Hour); !errors.Is(err, context.Canceled) {
+			t.Errorf("Dial: %v", err)
+		}
+	})
+	<-dials
+	s.fence()
+	waiting.Wait()
+	if len(s.open) > 0 {
+		t.Errorf("%d connections are left", len(s.open))
+	}
+	if s.add(&capped{stream: s, node: "c2", dialed: true}) {
+		t.Error("a connection was taken after the fence")
 	}
 }

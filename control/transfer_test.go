@@ -68,7 +68,7 @@ func TestTransferAtTheEnd(t *testing.T) {
 			}
 		})
 		synctest.Wait()
-		calls.Go(func() { n.stop(r) })
+		calls.Go(func() { n.stop(r, newStream(&n.cfg, newBook(n.view))) })
 		waits := func() bool { // stop waits for the call
 			if n.raft.Load() == nil || !n.calls.TryRLock() {
 				return n.raft.Load() != nil

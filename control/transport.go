@@ -50,15 +50,21 @@ type stream struct {
 	// what is too much is dropped, for one word of a node is enough.
 	hungUp chan string
 
+	// dialing ends with fence.
+	dialing     context.Context
+	stopDialing context.CancelFunc
+
 	mu sync.Mutex
-	// open are the connections that were accepted.
+	// open are the connections, those that were accepted and those that were dialed.
 	open map[*capped]struct{}
 	// fenced says that there are to be no connections any more.
 	fenced bool
 }
 
 func newStream(cfg *Config, b *book) *stream {
+	dialing, stop := context.WithCancel(context.Background())
 	return &stream{
+		dialing: dialing, stopDialing: stop,
 		Listener: cfg.Raft, self: raft.ServerID(cfg.Self.ID), advertised: advertised(target(cfg.Self.ID, cfg.Self.Addr)), credentials: cfg.Credentials, dial: cfg.Dial, view: cfg.View, book: b, log: cfg.Log,
 		hungUp: make(chan string, 16), open: map[*capped]struct{}{},
 	}
@@ -96,11 +102,11 @@ func (s *stream) add(c *capped) bool {
 	}
 	n := 0
 	for o := range s.open {
-		if o.node == c.node {
+		if o.node == c.node && !o.dialed {
 			n++
 		}
 	}
-	if n >= maxConns {
+	if n >= maxConns && !c.dialed {
 		return false
 	}
 	s.open[c] = struct{}{}
@@ -113,12 +119,16 @@ func (s *stream) remove(c *capped) {
 	delete(s.open, c)
 }
 
-// closeAll closes the accepted connections that doomed names.
+// closeAll closes the accepted connections of the nodes that doomed names.
 func (s *stream) closeAll(doomed func(node string) bool) {
+	s.closeThose(func(c *capped) bool { return !c.dialed && doomed(c.node) })
+}
+
+func (s *stream) closeThose(doomed func(*capped) bool) {
 	s.mu.Lock()
 	var list []*capped
 	for c := range s.open {
-		if doomed(c.node) {
+		if doomed(c) {
 			list = append(list, c)
 		}
 	}
@@ -128,19 +138,14 @@ func (s *stream) closeAll(doomed func(node string) bool) {
 	}
 }
 
-// fence closes all accepted connections, and lets no others come or go out.
+// fence closes all connections, and lets no others come or go out. The library waits for
+// answers for up to 10 s, from nodes that have fallen silent as well, before it ends.
 func (s *stream) fence() {
 	s.mu.Lock()
 	s.fenced = true
 	s.mu.Unlock()
-	s.closeAll(func(string) bool { return true })
-}
-
-// isFenced says that fence was called.
-func (s *stream) isFenced() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.fenced
+	s.stopDialing()
+	s.closeThose(func(*capped) bool { return true })
 }
 
 // target joins a node with its address, so that no other node may answer there.
@@ -166,7 +171,7 @@ func (s *stream) Dial(address raft.ServerAddress, timeout time.Duration) (net.Co
 	if !ok {
 		node, addr = "", string(address)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	ctx, cancel := context.WithTimeout(s.dialing, timeout)
 	defer cancel()
 	conn, err := s.dial(ctx, "tcp", addr)
 	if err != nil {
@@ -177,11 +182,12 @@ func (s *stream) Dial(address raft.ServerAddress, timeout time.Duration) (net.Co
 		_ = conn.Close()
 		return nil, err
 	}
-	if s.isFenced() {
+	c := &capped{Conn: secured, stream: s, node: node, dialed: true}
+	if !s.add(c) {
 		_ = secured.Close()
 		return nil, net.ErrClosed
 	}
-	return &capped{Conn: secured, node: node}, nil
+	return c, nil
 }
 
 // Addr is this node's as the others have it.
@@ -206,9 +212,10 @@ func peerOf(conn net.Conn) (identity.Name, error) {
 // capped is a connection that ends when too much is read between two writes.
 type capped struct {
 	net.Conn
-	node string
-	// stream is nil for a connection that was dialed.
 	stream *stream
+	node   string
+	// dialed tells it from those that were accepted.
+	dialed bool
 	// unanswered counts the bytes read since the last write.
 	unanswered atomic.Int64
 }
@@ -216,7 +223,7 @@ type capped struct {
 func (c *capped) Read(p []byte) (int, error) {
 	left := maxUnanswered - c.unanswered.Load()
 	if left <= 0 {
-		if c.stream != nil {
+		if !c.dialed {
 			c.stream.log.Warn("raft connection ended", "peer", c.node, "err", errFlood)
 		}
 		_ = c.Close()
@@ -224,7 +231,7 @@ func (c *capped) Read(p []byte) (int, error) {
 	}
 	n, err := c.Conn.Read(p[:min(int64(len(p)), left)])
 	c.unanswered.Add(int64(n))
-	if err != nil && c.stream != nil && !errors.Is(err, net.ErrClosed) && !errors.Is(err, os.ErrDeadlineExceeded) {
+	if err != nil && !c.dialed && !errors.Is(err, net.ErrClosed) && !errors.Is(err, os.ErrDeadlineExceeded) {
 		select {
 		case c.stream.hungUp <- c.node:
 		default:
@@ -242,8 +249,6 @@ func (c *capped) Write(p []byte) (int, error) {
 }
 
 func (c *capped) Close() error {
-	if c.stream != nil {
-		c.stream.remove(c)
-	}
+	c.stream.remove(c)
 	return c.Conn.Close()
 }
