@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -184,9 +186,14 @@ func tunedElsewhere(_, net string) (*float64, error) {
 	if net == "" {
 		return nil, nil
 	}
-	c, err := readRouter(net)
+	files, name := routers.FS(), net
+	if !slices.Contains(routers.Names(), net) {
+		stem := router.Stem(net)
+		files, name = os.DirFS(filepath.Dir(stem)), filepath.Base(stem)
+	}
+	s, err := router.ReadSidecar(files, name)
 	if err != nil {
 		return nil, nil // it is a file of the other machine
 	}
-	return c.Fold().Threshold, nil
+	return s.Threshold, nil
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -132,6 +133,22 @@ func TestSeveralRouters(t *testing.T) {
 			if d := differs(got[i+k*len(list)], alone[name][i]); d != "" {
 				t.Errorf("%s, question %d: %s", name, i, d)
 			}
+		}
+	}
+}
+
+// The threshold of a network that runs elsewhere is known where its file is, without
+// its weights.
+func TestTunedElsewhere(t *testing.T) {
+	tuned := 0.4
+	net := writeRouter(t, router.R2R, 128, &tuned)
+	if err := os.Remove(net + ".safetensors"); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]float64{net: 0.4, net + ".json": 0.4, net + ".safetensors": 0.4, "tiny-s-r2r": 0.0455, "no-such": -1, "": -1} {
+		got, err := tunedElsewhere("r2r", name)
+		if err != nil || (got == nil) != (want < 0) || got != nil && math.Abs(*got-want) > 1e-4 {
+			t.Errorf("%q: %v, %v, want %g", name, got, err, want)
 		}
 	}
 }

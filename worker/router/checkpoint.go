@@ -56,6 +56,20 @@ func ReadFS(files fs.FS, name string) (*Checkpoint, error) {
 	return Parse(name, sidecar, weights)
 }
 
+// ReadSidecar reads what a router at the root of a file system says of itself, without
+// its weights.
+func ReadSidecar(files fs.FS, name string) (*Sidecar, error) {
+	text, err := small(files, name+".json", maxSidecar)
+	if err != nil {
+		return nil, fmt.Errorf("open router %s: %w", name, err)
+	}
+	s, err := ParseSidecar(text)
+	if err != nil {
+		return nil, fmt.Errorf("router %s: %s.json: %w", name, name, err)
+	}
+	return s, nil
+}
+
 // small reads a file of bounded size.
 func small(files fs.FS, name string, limit int64) ([]byte, error) {
 	st, err := fs.Stat(files, name)
