@@ -196,6 +196,9 @@ func TestAwaitLoss(t *testing.T) {
 		{"an earlier state", []*state.State{known(5, "h", node("a:1", 2)), known(6, "h", node("b:1", 1))}, true, false},
 		{"the same address again", []*state.State{known(5, "h", node("a:1", 2)), known(6, "h", node("a:1", 3))}, false, false},
 		{"a backup", []*state.State{known(5, "h", node("a:1", 2)), known(6, "restored", node("b:1", 9))}, true, false},
+		{"a backup of before its present models", []*state.State{
+			known(5, "h", node("a:1", 2)), known(6, "restored", cluster.Node{ID: "g", Role: cluster.Gateway, Addr: "a:1", Incarnation: 1, Pins: []cluster.Pin{{Model: "m", TP: 1}}}),
+		}, true, false},
 		{"a backup that has it", []*state.State{known(5, "h", node("a:1", 2)), known(6, "restored", node("a:1", 1))}, false, false},
 		{"another process after a backup", []*state.State{
 			known(5, "h", node("a:1", 4)), known(6, "restored", node("a:1", 1)), known(7, "restored", node("b:1", 2)),
