@@ -151,6 +151,9 @@ func (n *Node) yield(r *raft.Raft, c *cluster.Command) error {
 	if c.Kind != cluster.KindRemoveNode || c.Decode(&remove) != nil || remove.Name != n.cfg.Self.ID {
 		return nil
 	}
+	if remove.Role != "" && remove.Role != cluster.Control {
+		return nil // which is refused when it is applied, and why
+	}
 	voters := 0
 	for _, server := range n.servers(r) {
 		if server.Suffrage == raft.Voter {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -183,6 +184,12 @@ func TestMembers(t *testing.T) {
 	c.Propose(stays, cluster.KindPutDeployment, deployment("alone"))
 	if _, err := stays.Propose(t.Context(), command(t, cluster.KindRemoveNode, cluster.Name{Name: stays.ID})); !errors.Is(err, state.ErrInvalid) {
 		t.Errorf("the only control node is removed: %v", err)
+	}
+	for role, text := range map[cluster.Role]string{cluster.Admin: "a node has that name", cluster.Worker: "it is a control"} {
+		_, err := stays.Propose(t.Context(), command(t, cluster.KindRemoveNode, cluster.RemoveNode{Name: stays.ID, Role: role}))
+		if !errors.Is(err, state.ErrInvalid) || !strings.Contains(err.Error(), text) {
+			t.Errorf("it is removed as %s: %v", role, err)
+		}
 	}
 }
 

@@ -213,14 +213,14 @@ func TestLastResort(t *testing.T) {
 	r.deploy()
 	key, _ := r.key(nil)
 	g.await()
-	yes := true
-	index := r.Propose(r.Leader(), cluster.KindNodeState, cluster.NodeState{ID: "w1", Draining: &yes})
-	clustertest.Await(t, "both replicas, and the drain", func() bool {
-		s := g.link.View().State()
+	r.Await("both replicas", func(s *state.State) bool {
 		one, _ := s.Replica("s-w1")
 		two, _ := s.Replica("s-w2")
-		return s.Index >= index && one.Phase == cluster.Ready && two.Phase == cluster.Ready
+		return one.Phase == cluster.Ready && two.Phase == cluster.Ready
 	})
+	yes := true
+	index := r.Propose(r.Leader(), cluster.KindNodeState, cluster.NodeState{ID: "w1", Draining: &yes})
+	clustertest.Await(t, "the drain", func() bool { return g.link.View().State().Index >= index })
 	for _, n := range r.Nodes() {
 		n.Stop()
 	}
