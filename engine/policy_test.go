@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -68,44 +69,51 @@ func each(policies map[string]Policy) func(*Config) {
 // Under every policy a request has one answer, whatever the schedule, the batching
 // thresholds and its neighbours, also where a replica is lost on the way.
 func TestPoliciesWriteTheSame(t *testing.T) {
-	list := drawn(3, 100)
-	list = append(list, seeded(list[:2])...)
-	for name, policy := range settled(t) {
-		t.Run(name, func(t *testing.T) {
-			var want [][]said
-			for _, c := range []struct {
-				rule      schedule.Rule
-				threshold int
-				atOnce    int
-				die       bool
-				long      bool
-			}{{schedule.Delayed, 1, 1, false, false}, {schedule.Delayed, 3, 7, false, true}, {schedule.Lockstep, 1, 4, false, true}, {schedule.Eager, 1, 3, true, false}} {
-				if c.long && testing.Short() {
-					continue
-				}
-				e := start(t, func(cfg *Config) {
-					cfg.Schedule, cfg.Models[1].Threshold = c.rule, c.threshold
-					cfg.Models[0].Replicas, cfg.Models[1].Replicas = 2, 2
-					cfg.Deployments[0].Policy, cfg.Device = policy, "cpu" // where neighbours change no bit
-				})
-				var once sync.Once
-				got := answers(t, e, list, c.atOnce, func() {
-					if c.die {
-						once.Do(func() { e.kill("tiny-s-0"); e.kill("tiny-l-1") })
-					}
-				})
-				if want == nil {
-					want = got
-					checkShares(t, got)
-				}
-				for i := range want {
-					if d := differs(got[i], want[i]); d != "" {
-						t.Errorf("%v, question %d: %s", c, i, d)
-					}
-				}
-				awaitIdle(t, e)
+	policies := settled(t)
+	base := drawn(3, 100)
+	base = append(base, seeded(base[:2])...)
+	var list []Request // as many of each policy, one policy after the other
+	names := slices.Sorted(maps.Keys(policies))
+	for _, name := range names {
+		for _, r := range base {
+			r.Model = name
+			list = append(list, r)
+		}
+	}
+	var want [][]said
+	for _, c := range []struct {
+		rule      schedule.Rule
+		threshold int
+		atOnce    int
+		die       bool
+		long      bool
+	}{{schedule.Delayed, 1, 1, false, false}, {schedule.Delayed, 3, 7, false, true}, {schedule.Lockstep, 1, 4, false, true}, {schedule.Eager, 1, len(list), true, false}} {
+		if c.long && testing.Short() {
+			continue
+		}
+		e := start(t, func(cfg *Config) {
+			each(policies)(cfg)
+			cfg.Schedule, cfg.Models[1].Threshold = c.rule, c.threshold
+			cfg.Models[0].Replicas, cfg.Models[1].Replicas = 2, 2
+		})
+		var once sync.Once
+		got := answers(t, e, list, c.atOnce, func() {
+			if c.die { // with the first of all, so that it meets every policy
+				once.Do(func() { e.kill("tiny-s-0"); e.kill("tiny-l-1") })
 			}
 		})
+		if want == nil {
+			want = got
+			for i, name := range names {
+				t.Run(name, func(t *testing.T) { checkShares(t, got[i*len(base):(i+1)*len(base)]) })
+			}
+		}
+		for i := range want {
+			if d := differs(got[i], want[i]); d != "" {
+				t.Errorf("%s, %v, question %d: %s", list[i].Model, c, i%len(base), d)
+			}
+		}
+		awaitIdle(t, e)
 	}
 }
 
@@ -125,7 +133,7 @@ func TestPoliciesKeepWhatRequestsWant(t *testing.T) {
 			t.Fatal(err)
 		}
 		for kind, k := range kinds(plain) {
-			if testing.Short() && kind != "all" && kind != "penalties" {
+			if testing.Short() && kind != "all" {
 				continue
 			}
 			r := base
