@@ -47,6 +47,7 @@ func FuzzEncodeChat(f *testing.F) {
 	for _, s := range hostile() {
 		f.Add(s, s, s)
 	}
+	f.Add("0", "<", "</thin</think>k>")
 	tok, err := tokenizer.Load(os.DirFS(tinyDir))
 	if err != nil {
 		f.Fatal(err)
@@ -56,7 +57,10 @@ func FuzzEncodeChat(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, system, user, answer string) {
-		messages := []Message{{Role: "system", Content: system}, {Role: "user", Content: user}, {Role: "assistant", Content: strings.ReplaceAll(answer, "</think>", "")}, {Role: "user", Content: user}}
+		for strings.Contains(answer, "</think>") { // the template leaves out what comes before
+			answer = strings.ReplaceAll(answer, "</think>", "")
+		}
+		messages := []Message{{Role: "system", Content: system}, {Role: "user", Content: user}, {Role: "assistant", Content: answer}, {Role: "user", Content: user}}
 		got, err := EncodeChat(tok, tpl, Conversation{Messages: messages, AddGenerationPrompt: true})
 		if err != nil {
 			t.Fatal(err)
