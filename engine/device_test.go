@@ -185,6 +185,22 @@ func simulated(t *testing.T, cfg *Config, memory uint64, opened chan<- struct{})
 	return f
 }
 
+// loading is the configuration of an engine on a simulated GPU. opened hears of every opening, loaded of every model
+// whose weights are there.
+func loading(t *testing.T) (cfg Config, fake *drivertest.Fake, opened chan struct{}, loaded chan string) {
+	opened, loaded = make(chan struct{}, 16), make(chan string, 1024)
+	cfg = Defaults()
+	fake = simulated(t, &cfg, 8<<30, opened)
+	dummies(&cfg)
+	cfg.KVTokens = 4096
+	cfg.Progress = func(model string, done, total int64) {
+		if done == total {
+			loaded <- model
+		}
+	}
+	return cfg, fake, opened, loaded
+}
+
 // failures is a log handler that passes on the errors of failed replicas.
 type failures struct {
 	slog.Handler
@@ -230,17 +246,9 @@ func asking(t *testing.T, e *Engine) (stop func()) {
 // A fault of one model takes the GPU's context with it. Both replicas end, the context is reset, the GPU opened anew, and
 // both load again. What still fails after that ends the engine.
 func TestLostGPU(t *testing.T) {
-	opened, loaded := make(chan struct{}, 16), make(chan string, 1024)
 	found := failures{slog.DiscardHandler, make(chan error, 64)}
-	cfg := Defaults()
-	fake := simulated(t, &cfg, 8<<30, opened)
-	dummies(&cfg)
-	cfg.KVTokens, cfg.Logger = 4096, slog.New(found)
-	cfg.Progress = func(model string, done, total int64) {
-		if done == total {
-			loaded <- model
-		}
-	}
+	cfg, fake, opened, loaded := loading(t)
+	cfg.Logger = slog.New(found)
 	e, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -63,18 +63,10 @@ func (m messages) Handle(_ context.Context, r slog.Record) error {
 // Faults that are reported of a GPU in use are logged and counted. One that spoils the GPU ends its replicas, which load
 // again once it is open anew, though no call has failed; what is reported right after that is not held against it.
 func TestReportedFaults(t *testing.T) {
-	source, opened, loaded := newReported(), make(chan struct{}, 16), make(chan string, 1024)
-	log := messages{slog.DiscardHandler, new(sync.Mutex), new([]string)}
-	cfg := Defaults()
-	simulated(t, &cfg, 8<<30, opened)
-	dummies(&cfg)
-	cfg.KVTokens, cfg.Logger, cfg.Metrics = 4096, slog.New(log), prometheus.NewRegistry()
+	source, log := newReported(), messages{slog.DiscardHandler, new(sync.Mutex), new([]string)}
+	cfg, _, opened, loaded := loading(t)
+	cfg.Logger, cfg.Metrics = slog.New(log), prometheus.NewRegistry()
 	cfg.openFaults = func() (faults.Events, error) { return source, nil }
-	cfg.Progress = func(model string, done, total int64) {
-		if done == total {
-			loaded <- model
-		}
-	}
 	e, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -136,17 +128,9 @@ func faultCount(t *testing.T, metrics *prometheus.Registry) (n float64) {
 
 // A GPU whose faults spoil it again and again is given up, by the way of every other lost GPU.
 func TestReportedFaultsEndEngine(t *testing.T) {
-	source, opened, loaded := newReported(), make(chan struct{}, 16), make(chan string, 1024)
-	cfg := Defaults()
-	simulated(t, &cfg, 8<<30, opened)
-	dummies(&cfg)
-	cfg.KVTokens = 4096
+	source := newReported()
+	cfg, _, opened, loaded := loading(t)
 	cfg.openFaults = func() (faults.Events, error) { return source, nil }
-	cfg.Progress = func(model string, done, total int64) {
-		if done == total {
-			loaded <- model
-		}
-	}
 	e, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
