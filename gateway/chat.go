@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"errors"
+
 	"github.com/labstack/echo/v4"
 
 	"github.com/tokenrouter/tokenrouter/api/generate"
@@ -18,15 +20,13 @@ func (g *Gateway) chat(c echo.Context) error {
 	if bad != nil {
 		return bad
 	}
-	d, err := g.find(r.Model, outcomeOf(c).holder)
-	if err != nil {
-		return err
-	}
-	if bad := r.Check(openai.Limits{MaxContext: d.MaxContext, Vocab: d.Vocab}); bad != nil {
-		return bad
-	}
 	req := generate.Request{Chat: true, Messages: turns(r.Messages), TemplateArgs: r.TemplateArgs, Tools: r.ToolList}
-	return g.serve(c, d, openai.Chat, &r.Options, settings(&r.Options), []generate.Request{req})
+	return g.withModel(c, r.Model, g.find, func(d *session.Served) error {
+		if bad := r.Check(openai.Limits{MaxContext: d.MaxContext, Vocab: d.Vocab}); bad != nil {
+			return bad
+		}
+		return g.serve(c, d, openai.Chat, &r.Options, settings(&r.Options), []generate.Request{req})
+	})
 }
 
 // turns are a chat's messages as entries take them.
@@ -54,20 +54,37 @@ func (g *Gateway) completions(c echo.Context) error {
 	if bad != nil {
 		return bad
 	}
-	d, err := g.find(r.Model, outcomeOf(c).holder)
-	if err != nil {
-		return err
-	}
-	if bad := r.Check(openai.Limits{MaxContext: d.MaxContext, Vocab: d.Vocab}); bad != nil {
-		return bad
-	}
 	prompts := make([]generate.Request, len(r.Prompts))
 	for i, p := range r.Prompts {
 		prompts[i].Prompt, prompts[i].PromptIDs = p.Text, p.IDs
 	}
 	set := settings(&r.Options)
 	set.Echo = r.Echo
-	return g.serve(c, d, openai.Text, &r.Options, set, prompts)
+	return g.withModel(c, r.Model, g.find, func(d *session.Served) error {
+		if bad := r.Check(openai.Limits{MaxContext: d.MaxContext, Vocab: d.Vocab}); bad != nil {
+			return bad
+		}
+		return g.serve(c, d, openai.Text, &r.Options, set, prompts)
+	})
+}
+
+// maxChanges bounds how often one request begins anew.
+const maxChanges = 8
+
+// withModel serves a request by the deployment that find has of a name, and begins anew
+// if that changes its models before any entry has taken the request: gateways and workers
+// hear of a change one after the other, and nobody would serve what the first found.
+func (g *Gateway) withModel(c echo.Context, name string, find func(string, *Holder) (*session.Served, error), serve func(*session.Served) error) error {
+	for range maxChanges {
+		d, err := find(name, outcomeOf(c).holder)
+		if err != nil {
+			return err
+		}
+		if err = serve(d); !errors.Is(err, session.ErrChanged) {
+			return err
+		}
+	}
+	return session.ErrChanged
 }
 
 // find looks a deployment up by its name, for a holder that may ask for it.
@@ -83,7 +100,8 @@ func (g *Gateway) find(name string, holder *Holder) (*session.Served, error) {
 	return d, nil
 }
 
-// serve runs a call and notes how it ended for log and metrics.
+// serve runs a call and notes how it ended for log and metrics. It has sent nothing if
+// its error is session.ErrChanged.
 func (g *Gateway) serve(c echo.Context, d *session.Served, kind openai.Kind, o *openai.Options, set session.Settings, prompts []generate.Request) error {
 	n := len(prompts) * o.N
 	if n > g.cfg.MaxInFlight {
@@ -129,6 +147,9 @@ func (g *Gateway) serve(c echo.Context, d *session.Served, kind openai.Kind, o *
 	}
 	ended.call = call
 	if err := call.run(c.Request().Context(), to, out); err != nil {
+		if errors.Is(err, session.ErrChanged) {
+			return err
+		}
 		ended.cause, ended.err = causeOf(err), err
 		ended.status = out.fail(publicError(err))
 		return nil

@@ -21,6 +21,13 @@
 // The status line leaves only after the entries have admitted all choices, so
 // every earlier error is a JSON body with its own status.
 //
+// # Changes of a deployment
+//
+// Gateway and entries hear of a change one after the other. An entry that does not know
+// the deployment (yet, or any more) refuses; the session asks again for a moment. When the
+// gateway hears that the deployment has other models, requests that no entry has admitted
+// begin anew, from the look-up on. Requests that were admitted keep what they began with.
+//
 // # Slow clients
 //
 // One goroutine writes to a client; the session's feed waits for it with at most

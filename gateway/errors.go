@@ -55,7 +55,7 @@ func publicError(err error) *openai.Error {
 		return serverError(http.StatusServiceUnavailable, "no_capacity", "no worker can serve this model at the moment")
 	case errors.Is(err, errDraining):
 		return serverError(http.StatusServiceUnavailable, "draining", "this server is shutting down; try again")
-	case errors.Is(err, session.ErrLost):
+	case errors.Is(err, session.ErrLost), errors.Is(err, session.ErrChanged):
 		return serverError(http.StatusServiceUnavailable, generate.CodeUnavailable, "the workers of this model failed; try again")
 	}
 	return serverError(http.StatusInternalServerError, generate.CodeInternal, "internal error")

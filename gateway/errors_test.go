@@ -113,7 +113,7 @@ func TestEntryErrors(t *testing.T) {
 		{&generate.Error{Code: generate.CodeContextLength, Message: "513 > 512", Param: "messages"}, 400, "context_length_exceeded"},
 		{&generate.Error{Code: generate.CodeTemplate, Message: "roles must alternate", Param: "messages"}, 400, "template_error"},
 		{&generate.Error{Code: generate.CodeInvalid, Message: "m", Param: "messages"}, 400, "invalid_request"},
-		{&generate.Error{Code: generate.CodeNotFound, Message: "m", Param: "messages"}, 404, "model_not_found"},
+		{&generate.Error{Code: generate.CodeNotFound, Message: "m", Param: "messages"}, 503, "model_unavailable"},
 		{&generate.Error{Code: generate.CodeQueueFull, Message: "m", Param: "messages"}, 429, "queue_full"},
 		{&generate.Error{Code: generate.CodeKVExhausted, Message: "m", Param: "messages"}, 429, "kv_exhausted"},
 		{&generate.Error{Code: generate.CodeUnavailable, Message: "m", Param: "messages"}, 503, "model_unavailable"},

@@ -66,13 +66,13 @@ func New(cfg Config) (*Gateway, error) {
 }
 
 // Apply replaces what is deployed. Requests in flight end with what they began
-// with. Calls must not overlap. Errors wrap ErrConfig and change nothing.
+// with, once an entry has taken them. Calls must not overlap. Errors wrap ErrConfig and change nothing.
 func (g *Gateway) Apply(deployments []session.Deployment) error {
 	t, err := session.NewTable(deployments, g.table.Load(), g.started)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	g.table.Store(t)
+	t.Supersede(g.table.Swap(t))
 	return nil
 }
 

@@ -23,19 +23,21 @@ func (g *Gateway) tokenize(c echo.Context) error {
 	if bad != nil {
 		return bad
 	}
-	d, err := g.findAny(r.Model, outcomeOf(c).holder)
-	if err != nil {
-		return err
-	}
 	prompt := generate.Request{Prompt: r.Text}
 	if len(r.Messages) > 0 {
 		prompt = generate.Request{Chat: true, Messages: turns(r.Messages), Tools: r.Tools, TemplateArgs: r.TemplateArgs}
 	}
 	var tokens []generate.TokenEvent
-	if prompt.Chat || prompt.Prompt != "" {
-		if tokens, err = g.recite(c, d, prompt); err != nil {
-			return err
+	maxContext := 0
+	err := g.withModel(c, r.Model, g.findAny, func(d *session.Served) (err error) {
+		maxContext = d.MaxContext
+		if prompt.Chat || prompt.Prompt != "" {
+			tokens, err = g.recite(c, d, prompt)
 		}
+		return err
+	})
+	if err != nil {
+		return err
 	}
 	if r.Bare && !prompt.Chat {
 		tokens = bare(tokens, r.Text)
@@ -51,7 +53,7 @@ func (g *Gateway) tokenize(c echo.Context) error {
 			texts[i] = tokens[i].Text
 		}
 	}
-	return c.JSONBlob(http.StatusOK, openai.AppendTokens(nil, ids, texts, d.MaxContext))
+	return c.JSONBlob(http.StatusOK, openai.AppendTokens(nil, ids, texts, maxContext))
 }
 
 // detokenize serves POST /detokenize.
@@ -64,18 +66,18 @@ func (g *Gateway) detokenize(c echo.Context) error {
 	if bad != nil {
 		return bad
 	}
-	d, err := g.findAny(r.Model, outcomeOf(c).holder)
+	var tokens []generate.TokenEvent
+	err := g.withModel(c, r.Model, g.findAny, func(d *session.Served) (err error) {
+		if bad := r.Check(openai.Limits{MaxContext: d.MaxContext, Vocab: d.Vocab}); bad != nil {
+			return bad
+		}
+		if len(r.IDs) > 0 {
+			tokens, err = g.recite(c, d, generate.Request{PromptIDs: r.IDs})
+		}
+		return err
+	})
 	if err != nil {
 		return err
-	}
-	if bad := r.Check(openai.Limits{MaxContext: d.MaxContext, Vocab: d.Vocab}); bad != nil {
-		return bad
-	}
-	var tokens []generate.TokenEvent
-	if len(r.IDs) > 0 {
-		if tokens, err = g.recite(c, d, generate.Request{PromptIDs: r.IDs}); err != nil {
-			return err
-		}
 	}
 	return c.JSONBlob(http.StatusOK, openai.AppendText(nil, textOf(tokens)))
 }

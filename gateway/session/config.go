@@ -14,6 +14,10 @@ import (
 type Config struct {
 	// MaxAttempts bounds consecutive submissions that bring no new token. Default 5.
 	MaxAttempts int
+	// HearWithin is how long a request waits for an entry to hear of its deployment, in place
+	// of MaxAttempts: what was applied a moment ago reaches gateways and workers one after
+	// the other. Default 3 s.
+	HearWithin time.Duration
 	// MaxMoves bounds the re-submissions of one request. Default 32.
 	MaxMoves int
 	// Backoff is the first pause between submissions to the same entry; it
@@ -39,6 +43,7 @@ var ErrConfig = errors.New("session: bad configuration")
 // WithDefaults returns a copy with every zero value filled in.
 func (c Config) WithDefaults() Config {
 	setDefault(&c.MaxAttempts, 5)
+	setDefault(&c.HearWithin, 3*time.Second)
 	setDefault(&c.MaxMoves, 32)
 	setDefault(&c.Backoff, 25*time.Millisecond)
 	setDefault(&c.EjectFor, 2*time.Second)
@@ -61,7 +66,7 @@ func setDefault[T comparable](v *T, d T) {
 
 // Check reports the faults of a configuration. Errors wrap ErrConfig.
 func (c *Config) Check() error {
-	if c.MaxAttempts < 0 || c.MaxMoves < 0 || c.Backoff < 0 || c.EjectFor < 0 {
+	if c.MaxAttempts < 0 || c.MaxMoves < 0 || c.Backoff < 0 || c.EjectFor < 0 || c.HearWithin < 0 {
 		return fmt.Errorf("%w: a limit is negative", ErrConfig)
 	}
 	return nil

@@ -158,7 +158,7 @@ func CauseOfError(err error) Cause {
 		return CauseInternal
 	case errors.Is(err, ErrNoCapacity):
 		return CauseShed
-	case errors.Is(err, ErrLost):
+	case errors.Is(err, ErrLost), errors.Is(err, ErrChanged):
 		return CauseWorkerLost
 	case errors.Is(err, ErrSettings):
 		return CauseBadRequest

@@ -17,6 +17,9 @@ var (
 	ErrNoCapacity = errors.New("no replica of the entry model")
 	// ErrLost says that every try to serve a request failed. Its text has the last failure.
 	ErrLost = errors.New("no entry could serve the request")
+	// ErrChanged says that the deployment has got other models, or is no more, before any
+	// entry had admitted the request. Whoever looks it up again finds what it is now.
+	ErrChanged = errors.New("the deployment has changed")
 	// errStalled says that an entry was silent for Config.StallAfter.
 	errStalled = errors.New("the entry stalled")
 )
@@ -55,6 +58,9 @@ type Session struct {
 	// that they went to.
 	failures int
 	tried    []*replica
+	// unheard is since when entries refuse because they do not know the deployment; zero
+	// if the last one did not.
+	unheard time.Time
 }
 
 // New returns a session for an answer of d. cfg has its defaults filled in and
@@ -77,12 +83,15 @@ func (s *Session) ID() uint64 { return s.req.ID }
 func (s *Session) PromptLen() int { return len(s.ledger.prompt) }
 
 // Open submits the request and returns once an entry has admitted it. Errors
-// are a *generate.Error (an entry's refusal), wrap ErrNoCapacity or ErrLost, or
-// are the cause of ctx's end.
+// are a *generate.Error (an entry's refusal), wrap ErrNoCapacity, ErrLost or
+// ErrChanged, or are the cause of ctx's end.
 func (s *Session) Open(ctx context.Context) error {
 	for {
 		r, move := s.d.place(time.Now(), s.tried, s.sticky)
-		if r == nil {
+		switch {
+		case r == nil && s.superseded():
+			return ErrChanged
+		case r == nil:
 			return ErrNoCapacity
 		}
 		s.d.sticky.began(s.sticky, r, move)
@@ -173,7 +182,7 @@ func (s *Session) Next(ctx context.Context) (Update, error) {
 		u, err := s.read()
 		if err == nil {
 			if !u.empty() {
-				s.failures, s.tried = 0, s.tried[:0]
+				s.failures, s.tried, s.unheard = 0, s.tried[:0], time.Time{}
 				return u, nil
 			}
 			continue
@@ -307,7 +316,9 @@ func (s *Session) again(ctx context.Context, r *replica, err error) error {
 		if !retryable(refused) {
 			return refused
 		}
-		reason = "refused"
+		if reason = "refused"; refused.Code == generate.CodeNotFound {
+			reason = "unheard"
+		}
 	case errors.Is(err, errConflict):
 		reason = "conflict"
 		s.cfg.Metrics.conflicts.Inc()
@@ -317,15 +328,23 @@ func (s *Session) again(ctx context.Context, r *replica, err error) error {
 	case errors.Is(err, errStalled):
 		reason = "stalled"
 	}
+	if s.superseded() {
+		return fmt.Errorf("%w: %v", ErrChanged, err)
+	}
 	busy := refused != nil && refused.Code == generate.CodeQueueFull
-	if !busy {
+	unheard := reason == "unheard"
+	if !busy && !unheard {
 		r.eject(time.Now(), s.cfg.EjectFor)
 	}
 	s.failures++
 	s.tried = append(s.tried, r)
 	all := s.triedAll()
-	if s.failures >= s.cfg.MaxAttempts || int(s.ledger.epoch) > s.cfg.MaxMoves || busy && all {
-		if refused != nil {
+	if s.spent(unheard) || busy && all {
+		switch {
+		case unheard:
+			// The deployment does exist, as the gateway knows.
+			return &generate.Error{Code: generate.CodeUnavailable, Message: refused.Message, Param: refused.Param}
+		case refused != nil:
 			return refused
 		}
 		// As a text: a dial that was given up has the error of a context, which callers would
@@ -341,10 +360,37 @@ func (s *Session) again(ctx context.Context, r *replica, err error) error {
 	return s.pause(ctx)
 }
 
-// retryable reports whether another replica may do better than the one that refused.
+// spent says that a request was submitted often enough, or for long enough to entries
+// that have not heard of its deployment.
+func (s *Session) spent(unheard bool) bool {
+	switch {
+	case int(s.ledger.epoch) > s.cfg.MaxMoves:
+		return true
+	case !unheard:
+		s.unheard = time.Time{}
+		return s.failures >= s.cfg.MaxAttempts
+	case s.unheard.IsZero():
+		s.unheard = time.Now()
+	}
+	return time.Since(s.unheard) >= s.cfg.HearWithin
+}
+
+// superseded says that the request can begin anew with what its deployment is now.
+func (s *Session) superseded() bool {
+	select {
+	case <-s.d.replicas.superseded:
+		return s.ledger.prompt == nil
+	default:
+		return false
+	}
+}
+
+// retryable reports whether another replica may do better than the one that refused. One
+// that does not know a deployment may have heard of a change later than the gateway, or
+// earlier.
 func retryable(e *generate.Error) bool {
 	switch e.Code {
-	case generate.CodeQueueFull, generate.CodeStaleEpoch, generate.CodeConflict:
+	case generate.CodeQueueFull, generate.CodeStaleEpoch, generate.CodeConflict, generate.CodeNotFound:
 		return true
 	}
 	return e.Retryable
@@ -360,14 +406,25 @@ func (s *Session) triedAll() bool {
 }
 
 // pause waits for the backoff of the present failure: between half and all of
-// Backoff·2^(failures-1), at most 32 times Backoff.
+// Backoff·2^(failures-1), at most 32 times Backoff, or 8 times for a deployment that is
+// not heard of yet.
 func (s *Session) pause(ctx context.Context) error {
-	d := s.cfg.Backoff << min(s.failures-1, 5)
+	doublings := 5
+	if !s.unheard.IsZero() {
+		doublings = 3
+	}
+	d := s.cfg.Backoff << min(s.failures-1, doublings)
 	timer := time.NewTimer(d/2 + rand.N(d/2+1))
 	defer timer.Stop()
+	var superseded <-chan struct{} // never, once an entry has admitted the request
+	if s.ledger.prompt == nil {
+		superseded = s.d.replicas.superseded
+	}
 	select {
 	case <-timer.C:
 		return nil
+	case <-superseded:
+		return ErrChanged
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

@@ -47,10 +47,14 @@ func (r *replica) eject(now time.Time, d time.Duration) {
 // replicaSet is the replicas of a deployment now. The tables that follow each other
 // share it while the deployment has the same models: a request may move to a replica
 // that was not there when it began.
-type replicaSet struct{ list atomic.Pointer[[]*replica] }
+type replicaSet struct {
+	list atomic.Pointer[[]*replica]
+	// superseded is closed once the deployment has other models, or is no more.
+	superseded chan struct{}
+}
 
 func newReplicaSet(list ...*replica) *replicaSet {
-	s := new(replicaSet)
+	s := &replicaSet{superseded: make(chan struct{})}
 	s.list.Store(&list)
 	return s
 }
@@ -173,6 +177,21 @@ func NewTable(list []Deployment, old *Table, created time.Time) (*Table, error) 
 		t.byName[d.Name] = d
 	}
 	return t, nil
+}
+
+// Supersede lets requests that no entry has admitted yet know which deployments of old
+// (nil for none) have other models in t, or are not there: their sessions end with
+// ErrChanged instead of an entry's refusal. It is called once for a table, when t is what
+// others find.
+func (t *Table) Supersede(old *Table) {
+	if old == nil {
+		return
+	}
+	for _, d := range old.list {
+		if now := t.byName[d.Name]; now == nil || now.replicas != d.replicas {
+			close(d.replicas.superseded)
+		}
+	}
 }
 
 // Find returns a deployment by its name, or nil.
