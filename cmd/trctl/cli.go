@@ -65,12 +65,32 @@ Every flag can be set by an environment variable, shown as ($TRCTL_…). Exit co
 
 // run is the whole program but for the process's exit.
 func run(ctx context.Context, args []string, p process) int {
+	lasting := stays(args)
+	if lasting {
+		// Before anything else: whoever starts a node may stop it at any time.
+		var stop context.CancelFunc
+		ctx, stop = untilSignal(ctx)
+		defer stop()
+	}
 	err := execute(ctx, args, p)
+	if lasting && ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		err = nil // it was stopped before it had begun
+	}
 	code := exitCode(err)
 	if code != exitDone {
 		fmt.Fprintf(p.err, "trctl: %v\n", err)
 	}
 	return code
+}
+
+// stays says that a command line runs until it is stopped, which is no failure.
+func stays(args []string) bool {
+	command := strings.Join(args[:min(len(args), 2)], " ")
+	switch command {
+	case "cluster init", "cluster join", "gateway join", "worker join":
+		return true
+	}
+	return len(args) > 0 && args[0] == "serve"
 }
 
 func execute(ctx context.Context, args []string, p process) error {
@@ -91,6 +111,9 @@ func execute(ctx context.Context, args []string, p process) error {
 	}
 	if err != nil {
 		return &usageError{fmt.Errorf("%w (see trctl --help)", err)}
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
 	command.BindTo(ctx, (*context.Context)(nil))
 	return command.Run(p, parser)

@@ -159,8 +159,6 @@ func (c *clusterJoinCmd) Run(ctx context.Context, p process) error {
 
 // run runs a control node until a signal; ready is called once the cluster has it.
 func (c *controlFlags) run(ctx context.Context, p process, log *slog.Logger, dir string, saved *identity.Saved, contacts []string, ready func(context.Context, *controlnode.Node, string) error) error {
-	ctx, stop := untilSignal(ctx)
-	defer stop()
 	admin, where, err := c.listenOperators(ctx, dir, log)
 	if err != nil {
 		return err

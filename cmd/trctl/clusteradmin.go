@@ -136,12 +136,12 @@ func (a *adminJoinCmd) Run(ctx context.Context, p process) error {
 	if err != nil {
 		return err
 	}
-	token, err := a.token(p, slog.New(slog.NewTextHandler(p.err, nil)))
+	ctx, stop := untilSignal(ctx)
+	defer stop()
+	token, err := a.token(ctx, p, slog.New(slog.NewTextHandler(p.err, nil)))
 	if err != nil {
 		return err
 	}
-	ctx, stop := untilSignal(ctx)
-	defer stop()
 	return a.enter(ctx, p, dir, token, []string{a.Address})
 }
 

@@ -39,7 +39,7 @@ const maxJoinToken = 4 << 10
 
 // token reads the join token; empty if there is none. One on the command line is
 // warned of.
-func (f *joinFlags) token(p process, log *slog.Logger) (string, error) {
+func (f *joinFlags) token(ctx context.Context, p process, log *slog.Logger) (string, error) {
 	if f.Token != "" && f.TokenFile != "" {
 		return "", usagef("--token and --token-file: one of them is enough")
 	}
@@ -49,22 +49,25 @@ func (f *joinFlags) token(p process, log *slog.Logger) (string, error) {
 		}
 		return f.Token, nil
 	}
-	var in io.Reader
-	switch f.TokenFile {
-	case "":
+	if f.TokenFile == "" {
 		return "", nil
-	case "-":
-		in = p.in
-	default:
-		file, err := os.Open(f.TokenFile)
-		if err != nil {
-			return "", &usageError{fmt.Errorf("--token-file: %w", err)}
-		}
-		defer func() { _ = file.Close() }() // it was only read
-		in = file
 	}
-	text, err := io.ReadAll(io.LimitReader(in, maxJoinToken))
-	if err != nil {
+	text, err := within(ctx, func() ([]byte, error) {
+		in := p.in
+		if f.TokenFile != "-" {
+			file, err := os.Open(f.TokenFile)
+			if err != nil {
+				return nil, err
+			}
+			defer func() { _ = file.Close() }() // it was only read
+			in = file
+		}
+		return io.ReadAll(io.LimitReader(in, maxJoinToken))
+	})
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return "", err
+	case err != nil:
 		return "", &usageError{fmt.Errorf("--token-file: %w", err)}
 	}
 	token := strings.TrimSpace(string(text))
@@ -72,6 +75,26 @@ func (f *joinFlags) token(p process, log *slog.Logger) (string, error) {
 		return "", usagef("--token-file: it is empty")
 	}
 	return token, nil
+}
+
+// within waits for read, which may wait for somebody who types, until ctx ends. What
+// still reads then ends with the process: nothing else ends a read of a terminal.
+func within(ctx context.Context, read func() ([]byte, error)) ([]byte, error) {
+	type result struct {
+		text []byte
+		err  error
+	}
+	done := make(chan result, 1) // sent to once
+	pool.New().Go(func() {
+		text, err := read()
+		done <- result{text, err}
+	})
+	select {
+	case r := <-done:
+		return r.text, r.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 // dir is the node's directory.
@@ -128,7 +151,7 @@ func (f *nodeOfCluster) enter(ctx context.Context, p process, log *slog.Logger, 
 	if dir, err = f.dir(role); err != nil {
 		return "", nil, nil, err
 	}
-	token, err := join.token(p, log)
+	token, err := join.token(ctx, p, log)
 	if err != nil {
 		return "", nil, nil, err
 	}
@@ -142,6 +165,9 @@ func (f *nodeOfCluster) enter(ctx context.Context, p process, log *slog.Logger, 
 	saved, joined, err := e.Enter(ctx)
 	if err != nil {
 		unlock()
+		if ctx.Err() != nil {
+			return "", nil, nil, context.Cause(ctx)
+		}
 		return "", nil, nil, entranceError(err)
 	}
 	if joined {

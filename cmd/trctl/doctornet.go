@@ -58,7 +58,7 @@ func (f *networkFlags) check(ctx context.Context, p process) ([]doctor.Check, er
 		cfg.Control = []string{f.Join}
 	}
 	if cfg.Credentials == nil {
-		text, err := f.token(p, slog.New(slog.NewTextHandler(p.err, nil)))
+		text, err := f.token(ctx, p, slog.New(slog.NewTextHandler(p.err, nil)))
 		if err != nil {
 			return nil, err
 		}

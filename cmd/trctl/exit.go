@@ -22,7 +22,7 @@ const (
 
 // exitTopic is what `trctl help exit-codes` prints.
 const exitTopic = `Exit codes of every command:
-    0  done; for serve and what joins a cluster: stopped by Ctrl-C or SIGTERM after the requests in flight ended
+    0  done; for serve and what joins a cluster: stopped by Ctrl-C or SIGTERM, before it served or after the requests in flight ended
     1  failed while running: a model that cannot be loaded, an address in use, a file that cannot be read, a disk that is full
     2  wrong usage or configuration; nothing was started
     3  the server or the cluster cannot be reached, or refused the request (chat, bench, eval --url, and what operates a cluster)

@@ -70,8 +70,6 @@ func (g *gatewayJoinCmd) Run(ctx context.Context, p process) error {
 		return err
 	}
 	defer unlock()
-	ctx, stop := untilSignal(ctx)
-	defer stop()
 	cfg := gatewaynode.Config{
 		Dir: dir, Saved: saved, Listen: g.Listen, Advertise: g.Advertise, TLSCert: g.TLSCert, TLSKey: g.TLSKey,
 		MetricsListen: g.MetricsListen, MaxInFlight: g.MaxQueue, AllowOrigins: g.AllowOrigins, AllowHosts: g.AllowHosts,

@@ -68,8 +68,6 @@ func (s *serveCmd) Run(ctx context.Context, p process) error {
 	if s.DryRun {
 		return dryRun(p, &set.Config)
 	}
-	ctx, stop := untilSignal(ctx)
-	defer stop()
 	bars := newLoading(p)
 	defer bars.end()
 	set.Progress = bars.report

@@ -102,8 +102,6 @@ func (c *workerJoinCmd) Run(ctx context.Context, p process) error {
 		return err
 	}
 	defer unlock()
-	ctx, stop := untilSignal(ctx)
-	defer stop()
 	bars := newLoading(p)
 	defer bars.end()
 	cfg.Progress = bars.report
