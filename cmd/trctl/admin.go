@@ -81,7 +81,7 @@ func serveAdmin(ctx context.Context, path string, h http.Handler, log *slog.Logg
 	listener, err := listenAdmin(ctx, path)
 	switch {
 	case err != nil && named:
-		return err
+		return socketError("--admin-socket", err)
 	case err != nil:
 		log.Warn("no admin socket", "err", err)
 		<-ctx.Done()

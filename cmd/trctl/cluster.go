@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -13,8 +12,8 @@ import (
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/internal/buildinfo"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/controlnode"
-	"github.com/tokenrouter/tokenrouter/internal/cluster/link"
 	"github.com/tokenrouter/tokenrouter/internal/identity"
+	"github.com/tokenrouter/tokenrouter/internal/listen"
 )
 
 type clusterCmd struct {
@@ -168,18 +167,9 @@ func (c *controlFlags) run(ctx context.Context, p process, log *slog.Logger, dir
 		Admin: admin, MetricsListen: c.MetricsListen, Build: buildinfo.Current().Version, Log: log,
 	})
 	if err != nil {
-		return fmt.Errorf("start: %w", addressError(err))
+		return startError(err)
 	}
 	return runMember(ctx, dir, n.Run, n.Ready(), func(ctx context.Context) error { return ready(ctx, n, where) })
-}
-
-// addressError makes a bad address a fault of usage.
-func addressError(err error) error {
-	var dns *net.AddrError
-	if errors.Is(err, link.ErrAddress) || errors.As(err, &dns) {
-		return &usageError{err}
-	}
-	return err
 }
 
 // listenOperators opens where operators' commands come in. Nil means nowhere.
@@ -188,14 +178,14 @@ func (c *controlFlags) listenOperators(ctx context.Context, dir string, log *slo
 	case where == noSocket:
 		return nil, noSocket, nil
 	case isAddress(where):
-		l, err := net.Listen("tcp", where)
+		l, err := listen.TCP(listen.Admin, where)
 		if err != nil {
-			return nil, "", fmt.Errorf("admin: %w", err)
+			return nil, "", startError(err)
 		}
 		return l, l.Addr().String(), nil
 	case where != "":
 		l, err := listenAdmin(ctx, where)
-		return l, where, err
+		return l, where, socketError("--admin", err)
 	}
 	l, err := listenAdmin(ctx, defaultSocket())
 	if err == nil {

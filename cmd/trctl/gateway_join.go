@@ -13,6 +13,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/internal/buildinfo"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/gatewaynode"
+	"github.com/tokenrouter/tokenrouter/internal/listen"
 )
 
 type gatewayCmd struct {
@@ -85,7 +86,7 @@ func (g *gatewayJoinCmd) Run(ctx context.Context, p process) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("start: %w", addressError(err))
+		return startError(err)
 	}
 	if tcp, ok := n.Addr().(*net.TCPAddr); g.TLSCert == "" && ok && !tcp.IP.IsLoopback() {
 		log.Warn("the public port speaks plain HTTP, and so shows API keys to the network; give --tls-cert, or put a proxy with TLS in front")
@@ -111,7 +112,8 @@ func withGossip(chosen string, log *slog.Logger, open func(addr string) error) (
 		return chosen, open(chosen)
 	}
 	err := open(defaultGossip)
-	if !errors.Is(err, syscall.EADDRINUSE) {
+	var failed *listen.Error
+	if !errors.Is(err, syscall.EADDRINUSE) || !errors.As(err, &failed) || failed.Port != listen.Gossip {
 		return defaultGossip, err
 	}
 	log.Info("the gossip port is taken; another one is used", "err", err)

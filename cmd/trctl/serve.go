@@ -268,7 +268,7 @@ func newNode(cfg node.Config) (*node.Node, error) {
 	cfg.Version = buildinfo.Current().Version
 	n, err := node.New(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("start: %w", err)
+		return nil, startError(err)
 	}
 	return n, nil
 }

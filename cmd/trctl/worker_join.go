@@ -120,7 +120,7 @@ func (c *workerJoinCmd) Run(ctx context.Context, p process) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("start: %w", addressError(err))
+		return startError(err)
 	}
 	fmt.Fprintf(p.out, "trctl %s runs worker %s of cluster %s; others reach it at %s\n", buildinfo.Current().Version, saved.Node, saved.Cluster, n.Addr())
 	return runMember(ctx, dir, n.Run, n.Ready(), func(context.Context) error {

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/engine"
 	"github.com/tokenrouter/tokenrouter/gateway"
+	"github.com/tokenrouter/tokenrouter/internal/listen"
 	"github.com/tokenrouter/tokenrouter/internal/memconn"
 )
 
@@ -43,7 +43,7 @@ func New(cfg Config) (_ *Node, err error) {
 			err = errors.Join(err, n.engine.Close())
 		}
 	}()
-	if n.listener, err = listen(cfg.Listen); err != nil {
+	if n.listener, err = open(cfg.Listen); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -71,16 +71,12 @@ func New(cfg Config) (_ *Node, err error) {
 	return n, nil
 }
 
-// listen opens the public listener, in memory if there is no address.
-func listen(address string) (net.Listener, error) {
+// open opens the public listener, in memory if there is no address.
+func open(address string) (net.Listener, error) {
 	if address == "" {
 		return memconn.Listen(), nil
 	}
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("listen: %w", err)
-	}
-	return l, nil
+	return listen.TCP(listen.Public, address)
 }
 
 // private says that only this machine reaches the address. Elsewhere the public

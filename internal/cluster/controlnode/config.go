@@ -2,7 +2,6 @@ package controlnode
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 
@@ -47,13 +46,4 @@ func (c *Config) fill() error {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	return nil
-}
-
-// listen opens a TCP port.
-func listen(what, address string) (net.Listener, error) {
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	return l, nil
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/internal/cluster/link"
 	"github.com/tokenrouter/tokenrouter/internal/h2"
 	"github.com/tokenrouter/tokenrouter/internal/identity"
+	"github.com/tokenrouter/tokenrouter/internal/listen"
 	"github.com/tokenrouter/tokenrouter/membership"
 )
 
@@ -91,7 +92,7 @@ func authorityOf(saved *identity.Saved) (*identity.Authority, error) {
 }
 
 func (n *Node) openPorts(view *client.View) error {
-	port, err := listen("cluster port", n.cfg.Listen)
+	port, err := listen.TCP(listen.Cluster, n.cfg.Listen)
 	if err != nil {
 		return err
 	}
@@ -120,7 +121,7 @@ func (n *Node) openPorts(view *client.View) error {
 	if n.cfg.MetricsListen == "" {
 		return nil
 	}
-	if n.metrics, err = listen("metrics", n.cfg.MetricsListen); err == nil {
+	if n.metrics, err = listen.TCP(listen.Metrics, n.cfg.MetricsListen); err == nil {
 		n.opened = append(n.opened, n.metrics.Close)
 	}
 	return err

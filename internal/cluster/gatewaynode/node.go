@@ -21,6 +21,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/gateway/quota"
 	"github.com/tokenrouter/tokenrouter/internal/alpn"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/link"
+	"github.com/tokenrouter/tokenrouter/internal/listen"
 	"github.com/tokenrouter/tokenrouter/internal/plainhttp"
 	"github.com/tokenrouter/tokenrouter/internal/vllmnames"
 )
@@ -105,9 +106,9 @@ func New(cfg Config) (_ *Node, err error) {
 // openPorts opens the public port and that of the metrics, and returns what the cluster
 // is told of the first.
 func (n *Node) openPorts() (address string, err error) {
-	l, err := net.Listen("tcp", n.cfg.Listen)
+	l, err := listen.TCP(listen.Public, n.cfg.Listen)
 	if err != nil {
-		return "", fmt.Errorf("public port: %w", err)
+		return "", err
 	}
 	n.opened = append(n.opened, l.Close)
 	n.public = l
@@ -128,8 +129,8 @@ func (n *Node) openPorts() (address string, err error) {
 		return "", err
 	}
 	if n.cfg.MetricsListen != "" {
-		if n.metrics, err = net.Listen("tcp", n.cfg.MetricsListen); err != nil {
-			return "", fmt.Errorf("metrics: %w", err)
+		if n.metrics, err = listen.TCP(listen.Metrics, n.cfg.MetricsListen); err != nil {
+			return "", err
 		}
 		n.opened = append(n.opened, n.metrics.Close)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/control/client"
 	"github.com/tokenrouter/tokenrouter/internal/identity"
+	"github.com/tokenrouter/tokenrouter/internal/listen"
 	"github.com/tokenrouter/tokenrouter/membership"
 )
 
@@ -38,7 +39,7 @@ func OpenGossip(saved *identity.Saved, bind, addr string, view *client.View, log
 	}
 	m, err := membership.Open(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("gossip port: %w", err)
+		return nil, listen.Failed(listen.Gossip, bind, err)
 	}
 	return m, nil
 }

@@ -3,7 +3,6 @@ package workernode
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"slices"
 	"sync/atomic"
@@ -21,6 +20,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/internal/cluster/link"
 	"github.com/tokenrouter/tokenrouter/internal/h2"
 	"github.com/tokenrouter/tokenrouter/internal/identity"
+	"github.com/tokenrouter/tokenrouter/internal/listen"
 )
 
 // Node is a worker's process: built by New, run by Run.
@@ -122,7 +122,7 @@ func (n *Node) join() (joined, error) {
 func (n *Node) openPorts() (net.Listener, error) {
 	port, err := n.cfg.listen("tcp", n.cfg.Listen)
 	if err != nil {
-		return nil, fmt.Errorf("cluster port: %w", err)
+		return nil, listen.Failed(listen.Cluster, n.cfg.Listen, err)
 	}
 	n.opened = append(n.opened, port.Close)
 	contact := ""
@@ -135,8 +135,8 @@ func (n *Node) openPorts() (net.Listener, error) {
 		return nil, err
 	}
 	if n.cfg.MetricsListen != "" {
-		if n.metrics, err = net.Listen("tcp", n.cfg.MetricsListen); err != nil {
-			return nil, fmt.Errorf("metrics: %w", err)
+		if n.metrics, err = listen.TCP(listen.Metrics, n.cfg.MetricsListen); err != nil {
+			return nil, err
 		}
 		n.opened = append(n.opened, n.metrics.Close)
 	}
