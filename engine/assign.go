@@ -178,7 +178,7 @@ func (e *Engine) share(r *replica, g *Routing, self int) (subservice.Deployment,
 		return d, err
 	}
 	if had := r.had(g.Name, d.Version); had != nil && had.Fault == d.Fault {
-		d.Policy, d.Others, d.IDs, d.Lacking = had.Policy, had.Others, had.IDs, had.Lacking
+		d.PolicyName, d.Policy, d.Others, d.IDs, d.Lacking = had.PolicyName, had.Policy, had.Others, had.IDs, had.Lacking
 		return d, nil
 	}
 	unmapped := r.mapIDs(g, &d)
@@ -189,6 +189,7 @@ func (e *Engine) share(r *replica, g *Routing, self int) (subservice.Deployment,
 	if err != nil {
 		return d, fmt.Errorf("deployment %s: %w", g.Name, err)
 	}
+	d.PolicyName = routes.set.Name
 	d.Policy, d.Others = routes.policy(d.Self)
 	if unmapped != nil {
 		d.Fault = unmapped.Error() // so that clients hear why

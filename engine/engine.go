@@ -282,7 +282,7 @@ func (e *Engine) addReplicas() error {
 					policy, others := routes.policy(policies.ModelID(i))
 					r.join(subservice.Deployment{
 						Name: d.Name, Self: policies.ModelID(i), Models: d.Models,
-						Policy: policy, Others: others, Replicas: names, Thresholds: thresholds, IDs: maps[i], Lacking: entrys(i, lacking),
+						PolicyName: routes.set.Name, Policy: policy, Others: others, Replicas: names, Thresholds: thresholds, IDs: maps[i], Lacking: entrys(i, lacking),
 					}, e.models, group)
 				}
 			}

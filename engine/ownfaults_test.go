@@ -104,11 +104,16 @@ func TestFaultsOfOwnPolicies(t *testing.T) {
 		})
 	}
 	want := answers(t, with("nothing"), list, 6, nil)
-	for what, ends := range map[string]int{ // the tokens after which it ends well; -1: it fails
-		"panic in Route": -1, "no such model": -1, "drops and stays": -1, "no such ids": -1, "ids beyond all": -1, "too many ids": -1,
-		"panic in Send": -1, "a large payload": -1, "a large state": -1,
-		"panic in Receive": -1, "panic on admission": -1, "passes on to itself": -1,
-		"ends it": 3, "ends it on admission": 0, "a wild mixture": 24,
+	type end struct {
+		tokens int // after which it ends well
+		fails  string
+	}
+	for what, ends := range map[string]end{
+		"panic in Route": {fails: "tiny-l\": Route panicked"}, "no such model": {fails: "tiny-l\": Route: Decision.To"}, "drops and stays": {fails: "tiny-l\": Route: Decision.Keep"},
+		"no such ids": {fails: "tiny-l\": Route: Decision.Inject"}, "ids beyond all": {fails: "tiny-l\": Route: Decision.Inject"}, "too many ids": {fails: "tiny-l\": Route: Decision.Inject"},
+		"panic in Send": {fails: "tiny-s\": Send panicked"}, "a large payload": {fails: "tiny-s\": Send: Handoff.Blob"}, "a large state": {fails: "tiny-s\": Send: Handoff.State"},
+		"panic in Receive": {fails: "tiny-l\": Receive panicked"}, "panic on admission": {fails: "tiny-s\": Receive panicked"}, "passes on to itself": {fails: "tiny-l\": Receive: the turn"},
+		"ends it": {tokens: 3}, "ends it on admission": {}, "a wild mixture": {tokens: 24},
 	} {
 		t.Run(what, func(t *testing.T) {
 			e := with(what)
@@ -128,9 +133,9 @@ func TestFaultsOfOwnPolicies(t *testing.T) {
 				}
 			}
 			switch err := fault; {
-			case ends < 0 && (err == nil || !strings.Contains(err.Error(), generate.CodeInternal)):
-				t.Errorf("it ends with %v, want an internal error", err)
-			case ends >= 0 && (err != nil || len(bad[0].IDs) != ends):
+			case ends.fails != "" && (err == nil || !strings.HasPrefix(err.Error(), generate.CodePolicy+": the routing policy \"faulty\" of deployment \"tiny\" failed at model \""+ends.fails)):
+				t.Errorf("it ends with %v, want %s: …%s", err, generate.CodePolicy, ends.fails)
+			case ends.fails == "" && (err != nil || len(bad[0].IDs) != ends.tokens):
 				t.Errorf("it ends with %v after %v", err, bad)
 			}
 			awaitIdle(t, e)

@@ -101,7 +101,7 @@ func fromEntry(e *generate.Error) *openai.Error {
 		out.Type = openai.TypeRateLimit
 	case out.Status < http.StatusInternalServerError && out.Status != http.StatusConflict:
 		out.Type = openai.TypeInvalidRequest
-	case out.Status == http.StatusServiceUnavailable:
+	case out.Status == http.StatusServiceUnavailable, e.Code == generate.CodePolicy:
 		out.Type = openai.TypeServer
 	default:
 		return serverError(http.StatusInternalServerError, generate.CodeInternal, "internal error")

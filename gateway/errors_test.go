@@ -118,6 +118,7 @@ func TestEntryErrors(t *testing.T) {
 		{&generate.Error{Code: generate.CodeKVExhausted, Message: "m", Param: "messages"}, 429, "kv_exhausted"},
 		{&generate.Error{Code: generate.CodeUnavailable, Message: "m", Param: "messages"}, 503, "model_unavailable"},
 		{&generate.Error{Code: generate.CodeInternal, Message: "secret"}, 500, "internal_error"},
+		{&generate.Error{Code: generate.CodePolicy, Message: "the routing policy \"mine\" failed"}, 500, "policy_failed"},
 		{&generate.Error{Code: "new_code", Message: "secret"}, 500, "internal_error"},
 		{errors.New("secret: connection refused"), 503, "model_unavailable"},
 	} {

@@ -196,6 +196,7 @@ const (
 	CodeStaleEpoch    = "stale_epoch"             // 409
 	CodeConflict      = "handoff_conflict"        // 500
 	CodeInternal      = "internal_error"          // 500
+	CodePolicy        = "policy_failed"           // 500, the policy that the deployment's owner has given it
 	CodeVersion       = "version_mismatch"        // 406, never shown to a client
 )
 

@@ -130,9 +130,9 @@ func (s *Subservice) accept(m *submission) *generate.Error {
 	} else if s.ended.has(q.id, q.epoch) {
 		return &generate.Error{Code: generate.CodeStaleEpoch, Message: "the request has ended"}
 	}
-	verdict, to, fault := s.receive(q, nil)
-	if fault != nil {
-		return policyFailed()
+	verdict, to, refusal := s.receive(q, nil)
+	if refusal != nil {
+		return refusal
 	}
 	if m.owner != q.q.Self {
 		verdict, to = policies.Bounce, m.owner

@@ -1,8 +1,6 @@
 package subservice
 
 import (
-	"fmt"
-
 	"github.com/tokenrouter/tokenrouter/api/generate"
 	"github.com/tokenrouter/tokenrouter/api/handoff"
 	"github.com/tokenrouter/tokenrouter/policies"
@@ -49,12 +47,11 @@ func (s *Subservice) receiveNew(m *arrival, old *sequence) {
 	q.course.began = s.now()
 	q.keepLogprobs(f)
 	s.announce(q)
-	switch verdict, _, err := s.receive(q, f); {
-	case err != nil:
-		s.fail(q, policyFailed())
+	switch verdict, _, refusal := s.receive(q, f); {
+	case refusal != nil:
+		s.fail(q, refusal)
 	case verdict == policies.Bounce:
-		s.blame(q, fmt.Errorf("%w: a first visit is passed on", errBadDecision))
-		s.fail(q, policyFailed())
+		s.fail(q, s.blame(q, receivedFirst))
 	case verdict == policies.Finish:
 		s.end(q, handoff.DoneStop)
 	}
@@ -70,7 +67,7 @@ func (s *Subservice) newCollaborator(l Link, f *handoff.Frame) (*sequence, strin
 	p := f.First
 	via := dep.via(p.Override)
 	if via == nil {
-		return nil, generate.CodeInvalid
+		return nil, faultCode + string(absent)
 	}
 	answer := len(f.Tokens) - int(p.PromptLen)
 	if p.PromptLen < 1 || p.Sampling.MaxTokens < 1 || answer >= int(p.Sampling.MaxTokens) || len(f.Tokens) >= s.info.MaxContext {

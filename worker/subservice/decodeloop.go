@@ -211,7 +211,7 @@ func (s *Subservice) route(plan *scheduler.Plan) {
 		}
 		for i, q := range r.rows {
 			r.dep.routing.add(r.choices[i])
-			s.applyDecision(q, r.outs[i], r.choices[i])
+			s.applyDecision(q, r.outs[i], r.choices[i], r.panicked[i])
 			s.ahead.note(s.seqs[q.id] == q && !q.away && len(r.choices[i].Inject) == 0)
 		}
 		r.reset()
@@ -219,17 +219,21 @@ func (s *Subservice) route(plan *scheduler.Plan) {
 	s.judged = s.judged[:0]
 }
 
-// applyDecision commits or drops the sampled token of one row and moves the turn.
-func (s *Subservice) applyDecision(q *sequence, out *step.Out, d policies.Decision) {
+// applyDecision commits or drops the sampled token of one row and moves the turn. Of a
+// row about which the policy panicked there is no decision.
+func (s *Subservice) applyDecision(q *sequence, out *step.Out, d policies.Decision, panicked bool) {
+	wrong := s.wrong(q, d)
+	if panicked {
+		wrong = routePanicked
+	}
 	switch {
 	case out.Flags&step.FlagNaN != 0:
 		s.log.Error("logits are not finite", "request", q.id, "position", out.Position)
 		s.sched.Distrust() // pages that took part may be shared
 		s.fail(q, &generate.Error{Code: generate.CodeInternal, Message: "the model produced logits that are not finite"})
 		return
-	case !s.possible(q, d):
-		s.blame(q, errBadDecision)
-		s.fail(q, policyFailed())
+	case wrong != "":
+		s.fail(q, s.blame(q, wrong))
 		return
 	}
 	q.kept = d.Keep

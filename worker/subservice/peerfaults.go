@@ -74,10 +74,16 @@ func (s *Subservice) turnFailed(l Link, q *sequence, f *handoff.Frame) {
 		s.goAlone(q)
 		return
 	}
+	at := min(int(f.From), len(q.dep.Models)-1)
+	if wrong := faultOf(f.Code); wrong != "" {
+		// Another replica has the same policy.
+		s.fail(q, q.policyFailed(policies.ModelID(at), wrong))
+		return
+	}
 	retryable := f.Code != generate.CodeKVExhausted && f.Code != generate.CodeInvalid
 	s.fail(q, &generate.Error{
 		Code: errorCode(f.Code), Retryable: retryable,
-		Message: "model " + q.dep.Models[min(int(f.From), len(q.dep.Models)-1)] + " cannot go on with the request",
+		Message: "model " + q.dep.Models[at] + " cannot go on with the request",
 	})
 }
 

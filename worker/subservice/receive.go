@@ -3,6 +3,7 @@ package subservice
 import (
 	"fmt"
 
+	"github.com/tokenrouter/tokenrouter/api/generate"
 	"github.com/tokenrouter/tokenrouter/api/handoff"
 	"github.com/tokenrouter/tokenrouter/policies"
 )
@@ -173,10 +174,10 @@ func (s *Subservice) resume(q *sequence, f *handoff.Frame, fresh []int32) error 
 		return nil
 	}
 	q.kept = false
-	verdict, to, err := s.receive(q, f)
+	verdict, to, refusal := s.receive(q, f)
 	switch {
-	case err != nil:
-		s.fail(q, policyFailed())
+	case refusal != nil:
+		s.fail(q, refusal)
 		return nil
 	case verdict == policies.Finish:
 		s.end(q, handoff.DoneStop)
@@ -200,8 +201,9 @@ func (s *Subservice) resume(q *sequence, f *handoff.Frame, fresh []int32) error 
 	return s.sched.Append(s.now(), q.sid(), fresh)
 }
 
-// receive shows the policy a hand-off, or the admission. What it got wrong is noted.
-func (s *Subservice) receive(q *sequence, f *handoff.Frame) (policies.Verdict, policies.ModelID, error) {
+// receive shows the policy a hand-off, or the admission. What it got wrong is noted, and
+// ends the request.
+func (s *Subservice) receive(q *sequence, f *handoff.Frame) (policies.Verdict, policies.ModelID, *generate.Error) {
 	h := &s.handoff
 	*h = policies.Handoff{From: q.q.From, To: q.q.Self, State: q.q.State, Tokens: s.came[:0]}
 	if f != nil {
@@ -213,7 +215,7 @@ func (s *Subservice) receive(q *sequence, f *handoff.Frame) (policies.Verdict, p
 	s.came = h.Tokens[:0]
 	verdict, to, err := q.take(h)
 	if err != nil {
-		s.blame(q, err)
+		return verdict, to, s.blame(q, err)
 	}
-	return verdict, to, err
+	return verdict, to, nil
 }

@@ -34,7 +34,9 @@ type Deployment struct {
 	// Self is this model's index; Models are the served names by index.
 	Self   policies.ModelID
 	Models []string
-	Policy policies.Policy
+	// PolicyName is the policy's, for people. It may be empty.
+	PolicyName string
+	Policy     policies.Policy
 	// Others are the policies that a request may choose instead, by name. Nil means
 	// that requests may override nothing.
 	Others map[string]policies.Policy

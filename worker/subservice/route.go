@@ -18,6 +18,7 @@ import (
 // it judges.
 type route struct {
 	dep     *deployment
+	name    string // of the policy, for people; may be empty
 	policy  policies.Policy
 	spec    policies.Spec
 	net     uint8 // the policy's router net, among the executor's
@@ -28,14 +29,18 @@ type route struct {
 	result  policies.Result
 	tops    []policies.TopEntry // of all rows, behind result.Top
 	choices []policies.Decision
+	// panicked are the rows about which the policy panicked.
+	panicked []bool
 }
 
 // newDeployment takes a deployment's policies, as far as the executor can serve
 // them: the deployment's own must be among them.
 func newDeployment(d Deployment, in *executor.Info) (*deployment, error) {
 	dep := &deployment{Deployment: d, routing: routing{to: make([]float64, len(d.Models)), kept: make([]float64, len(d.Models))}}
-	newRoute := func(p policies.Policy) *route { return &route{dep: dep, policy: p, spec: p.Spec()} }
-	dep.own, dep.alone = newRoute(d.Policy), newRoute(stay{d.Policy})
+	newRoute := func(name string, p policies.Policy) *route {
+		return &route{dep: dep, name: name, policy: p, spec: p.Spec()}
+	}
+	dep.own, dep.alone = newRoute(d.PolicyName, d.Policy), newRoute(d.PolicyName, stay{d.Policy})
 	if err := dep.own.check(in); err != nil {
 		return nil, err
 	}
@@ -44,7 +49,7 @@ func newDeployment(d Deployment, in *executor.Info) (*deployment, error) {
 	}
 	dep.others = map[string]*route{}
 	for _, name := range slices.Sorted(maps.Keys(d.Others)) {
-		if r := newRoute(d.Others[name]); r.check(in) == nil {
+		if r := newRoute(name, d.Others[name]); r.check(in) == nil {
 			dep.others[name] = r
 		}
 	}

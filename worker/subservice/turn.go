@@ -25,8 +25,7 @@ func (s *Subservice) handOver(q *sequence, d policies.Decision) bool {
 	*h = policies.Handoff{From: q.q.Self, To: d.To, Base: int(q.seen[d.To]), Tokens: q.ids[q.seen[d.To]:], State: q.q.State}
 	if err := q.addTo(h, d); err != nil {
 		*h = policies.Handoff{}
-		s.blame(q, err)
-		s.fail(q, policyFailed())
+		s.fail(q, s.blame(q, err))
 		return false
 	}
 	q.away, q.turn, q.sent = true, d.To, false
