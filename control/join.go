@@ -86,11 +86,16 @@ func (n *Node) serveJoin(ctx context.Context, conn net.Conn) {
 			n.tries.bad(time.Now(), address)
 		}
 	}
+	peer := address
+	if identity.CheckNode(request.Node) == nil {
+		peer = request.Node + " at " + address
+	}
 	if err != nil {
-		n.log.Warn("join refused", "remote", address, "request", request, "err", err)
+		n.refused.Note(n.log, "join refused", peer, err, "request", request)
 		problem := client.Problem(err)
 		response = &cluster.JoinResponse{Problem: &problem}
 	} else {
+		n.refused.Forget(peer)
 		n.log.Info("node admitted", "remote", address, "request", request)
 	}
 	text, err := json.Marshal(response)

@@ -16,6 +16,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/control/client"
 	"github.com/tokenrouter/tokenrouter/control/state"
 	"github.com/tokenrouter/tokenrouter/control/tuner"
+	"github.com/tokenrouter/tokenrouter/internal/unwelcome"
 )
 
 // ErrRemoved says that this node was removed from the cluster. It does not come back.
@@ -44,6 +45,8 @@ type Node struct {
 	rates  *rates
 	tuner  *tuner.Tuner
 	tries  *tries
+	// refused tells of those that want to join.
+	refused unwelcome.Log
 	// weight is nil before the state was weighed.
 	weight atomic.Pointer[Weight]
 }

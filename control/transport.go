@@ -18,6 +18,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/control/client"
 	"github.com/tokenrouter/tokenrouter/internal/identity"
+	"github.com/tokenrouter/tokenrouter/internal/unwelcome"
 )
 
 // Bounds of the consensus' connections.
@@ -30,6 +31,13 @@ const (
 	maxEntries = 16
 	// maxConns bounds the connections that one control node may have to this one.
 	maxConns = 32
+)
+
+// Why a connection is refused, besides its certificate.
+var (
+	errNoControl = errors.New("control: it is no control node")
+	errRemoved   = errors.New("control: it was removed from the cluster")
+	errTooMany   = errors.New("control: it has too many connections, or this node ends")
 )
 
 // errFlood ends a connection that sends too much.
@@ -45,6 +53,8 @@ type stream struct {
 	view        *client.View
 	book        *book
 	log         *slog.Logger
+	// refused belongs to Accept.
+	refused unwelcome.Log
 
 	// hungUp gets the node of every connection that ends from its side. Capacity 16;
 	// what is too much is dropped, for one word of a node is enough.
@@ -78,20 +88,35 @@ func (s *stream) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		name, err := peerOf(conn)
-		if err != nil || name.Role != cluster.Control || s.view.Removed(name.Node) {
-			s.log.Warn("raft connection refused", "remote", conn.RemoteAddr().String(), "peer", name.Node, "err", err)
+		c, peer, err := s.admit(conn)
+		if err != nil {
+			s.refused.Note(s.log, "raft connection refused", peer, err, "addr", conn.RemoteAddr().String())
 			_ = conn.Close()
 			continue
 		}
-		c := &capped{Conn: conn, stream: s, node: name.Node}
-		if !s.add(c) {
-			s.log.Warn("raft connection refused: there are too many, or this node ends", "peer", name.Node)
-			_ = conn.Close()
-			continue
-		}
+		s.refused.Forget(peer)
 		return c, nil
 	}
+}
+
+// admit says who has connected, and why it is refused.
+func (s *stream) admit(conn net.Conn) (c *capped, peer string, err error) {
+	peer = unwelcome.Host(conn.RemoteAddr().String())
+	name, err := peerOf(conn)
+	if err != nil {
+		return nil, peer, err
+	}
+	peer = name.Node
+	c = &capped{Conn: conn, stream: s, node: name.Node}
+	switch {
+	case name.Role != cluster.Control:
+		err = errNoControl
+	case s.view.Removed(name.Node):
+		err = errRemoved
+	case !s.add(c):
+		err = errTooMany
+	}
+	return c, peer, err
 }
 
 func (s *stream) add(c *capped) bool {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/sourcegraph/conc"
+
+	"github.com/tokenrouter/tokenrouter/internal/unwelcome"
 )
 
 // Defaults of Config.
@@ -40,6 +42,8 @@ type Mux struct {
 	cfg       Config
 	under     net.Listener
 	listeners map[string]*listener
+	// refused goes by hosts, and forgets none: others there may be let in meanwhile.
+	refused unwelcome.Log
 }
 
 // New makes a Mux over a listener for the protocols. It starts nothing.
@@ -138,7 +142,8 @@ func (m *Mux) handshake(ctx context.Context, conn net.Conn) *tls.Conn {
 		_, _ = conn.Write(m.cfg.Plaintext) // a favour; it may have gone
 	}
 	_ = conn.Close()
-	m.cfg.Log.Warn("connection refused", "remote", conn.RemoteAddr().String(), "err", err)
+	remote := conn.RemoteAddr().String()
+	m.refused.Note(m.cfg.Log, "connection refused", unwelcome.Host(remote), err, "addr", remote)
 	if m.cfg.Refused != nil {
 		m.cfg.Refused(conn.RemoteAddr(), err)
 	}

@@ -13,6 +13,8 @@ import (
 
 	"github.com/sourcegraph/conc"
 	"golang.org/x/net/http2"
+
+	"github.com/tokenrouter/tokenrouter/internal/unwelcome"
 )
 
 // Server serves a handler over HTTP/2.
@@ -82,6 +84,9 @@ type run struct {
 	closed bool                  // no new connection starts
 	ended  bool                  // no new handler starts
 
+	// refused goes by hosts.
+	refused unwelcome.Log
+
 	handlers sync.WaitGroup // Add with mu held and ended false
 }
 
@@ -115,12 +120,21 @@ func (r *run) accept(ctx context.Context, l net.Listener, conns *conc.WaitGroup)
 		}
 		wait = minWait
 		if !r.add(nc) {
-			r.cfg.Log.Warn("connection refused", "addr", nc.RemoteAddr(), "err", "too many connections")
+			r.refuse(nc, errTooMany)
 			_ = nc.Close()
 			continue
 		}
 		conns.Go(func() { r.serve(ctx, nc) })
 	}
+}
+
+// errTooMany says that a server has Config.MaxConns connections.
+var errTooMany = errors.New("too many connections")
+
+// refuse tells of a connection that is not served.
+func (r *run) refuse(nc net.Conn, err error) {
+	remote := nc.RemoteAddr().String()
+	r.refused.Note(r.cfg.Log, "connection refused", unwelcome.Host(remote), err, "addr", remote)
 }
 
 func (r *run) add(nc net.Conn) bool {
@@ -164,7 +178,7 @@ func (r *run) serve(ctx context.Context, nc net.Conn) {
 	}
 	if err := r.cfg.secure(ctx, conn); err != nil {
 		if ctx.Err() == nil {
-			r.cfg.Log.Warn("connection refused", "addr", nc.RemoteAddr(), "err", err)
+			r.refuse(nc, err)
 		}
 		return
 	}

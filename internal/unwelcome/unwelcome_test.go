@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -27,6 +29,7 @@ func TestLog(t *testing.T) {
 		{"a", "version 3", "DEBUG", 3},
 		{"a", "version 4", "WARN", 1},
 		{"a", "version 4", "DEBUG", 2},
+		{"a", "version 3", "DEBUG", 4},
 		{"", "", "", 0}, // a is let in
 		{"a", "version 4", "WARN", 1},
 		{"b", "version 3", "DEBUG", 2},
@@ -51,6 +54,26 @@ func TestLogForgets(t *testing.T) {
 	}
 	if len(l.seen) != maxPeers {
 		t.Errorf("%d peers are remembered, want %d", len(l.seen), maxPeers)
+	}
+	for i := range 3 * maxCauses {
+		l.Note(slog.New(slog.DiscardHandler), "refused", "one", errors.New(fmt.Sprint(i)))
+	}
+	if list := l.seen["one"]; len(list) != maxCauses || list[maxCauses-1].why != fmt.Sprint(3*maxCauses-1) || len(l.seen) != maxPeers {
+		t.Errorf("%d causes are remembered: %v", len(list), list)
+	}
+}
+
+// Two attempts from one host are one cause, whatever their ports.
+func TestCauseHasNoPort(t *testing.T) {
+	from := func(port int) error {
+		op := &net.OpError{
+			Op: "read", Net: "tcp", Source: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 7000}, Addr: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 2), Port: port},
+			Err: syscall.ECONNRESET,
+		}
+		return fmt.Errorf("handshake: %w", op)
+	}
+	if a, b := cause(from(1)), cause(from(2)); a != b || a != "handshake: read: "+syscall.ECONNRESET.Error() {
+		t.Errorf("%q and %q", a, b)
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/internal/h2"
 	"github.com/tokenrouter/tokenrouter/internal/identity"
 	"github.com/tokenrouter/tokenrouter/internal/listen"
+	"github.com/tokenrouter/tokenrouter/internal/unwelcome"
 	"github.com/tokenrouter/tokenrouter/membership"
 )
 
@@ -37,6 +38,8 @@ type Node struct {
 	calls       *h2.Server
 	gossip      *membership.Membership // nil without Config.Gossip
 	ring        *link.Ring
+	// refused tells of callers that are no operators.
+	refused unwelcome.Log
 	// metrics is nil without Config.MetricsListen.
 	metrics net.Listener
 	// founds says that the node is to begin its cluster.

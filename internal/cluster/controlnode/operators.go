@@ -1,6 +1,7 @@
 package controlnode
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -24,6 +25,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/internal/h2"
 	"github.com/tokenrouter/tokenrouter/internal/identity"
 	"github.com/tokenrouter/tokenrouter/internal/plainhttp"
+	"github.com/tokenrouter/tokenrouter/internal/unwelcome"
 )
 
 // handler serves all calls of the cluster port.
@@ -41,7 +43,7 @@ func (n *Node) adminsOnly(h http.Handler) http.Handler {
 		peer, err := identity.PeerName(r.TLS)
 		switch {
 		case err != nil, peer.Role != cluster.Admin, peer.Cluster != n.credentials.Name().Cluster, n.control.View().Removed(peer.Node):
-			n.cfg.Log.Warn("call refused", "path", r.URL.Path, "peer", peer.Node, "role", string(peer.Role))
+			n.refused.Note(n.cfg.Log, "call refused", unwelcome.Peer(r), cmp.Or(err, fmt.Errorf("%s is for the operators of this cluster", r.URL.Path)), "role", string(peer.Role))
 			refuse(w, http.StatusForbidden, client.Problem(client.ErrForbidden))
 		case time.Now().After(r.TLS.PeerCertificates[0].NotAfter):
 			refuse(w, http.StatusForbidden, client.Problem(fmt.Errorf("%w: the certificate has expired", client.ErrForbidden)))

@@ -1,6 +1,7 @@
 package workernode
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -20,6 +21,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/engine"
 	"github.com/tokenrouter/tokenrouter/internal/h2"
 	"github.com/tokenrouter/tokenrouter/internal/identity"
+	"github.com/tokenrouter/tokenrouter/internal/unwelcome"
 	"github.com/tokenrouter/tokenrouter/worker/peer"
 )
 
@@ -47,6 +49,9 @@ type network struct {
 
 	// traces answers on trace.Path.
 	traces http.Handler
+
+	// refused tells of callers that have no business here.
+	refused unwelcome.Log
 
 	mu    sync.Mutex
 	seats map[string]*seat // by replica
@@ -155,7 +160,7 @@ func (n *network) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	case err != nil || peerName.Role != role || n.view.Removed(peerName.Node):
-		n.log.Warn("call refused", "peer", peerName.Node, "role", string(peerName.Role), "path", r.URL.Path)
+		n.refused.Note(n.log, "call refused", unwelcome.Peer(r), cmp.Or(err, fmt.Errorf("%s is for a %s that the cluster has", r.URL.Path, role)), "role", string(peerName.Role))
 		http.Error(w, "forbidden", http.StatusForbidden)
 		return
 	case r.URL.Path == trace.Path:
