@@ -35,7 +35,8 @@ type watcher struct {
 }
 
 // serveWatch streams the state: what has changed since the index that the caller
-// has, or everything; then every change, and a line each second at least. It ends
+// has, or everything; then every change, and a line each second at least, or as often as
+// the caller asks, up to each client.BeatEvery. It ends
 // when the caller goes away or is removed, or this node stops. Its error has not
 // been answered yet.
 //
@@ -48,9 +49,14 @@ func (n *Node) serveWatch(w http.ResponseWriter, r *http.Request, peer identity.
 	if err != nil {
 		return fmt.Errorf("%w: since must be a number", client.ErrBadRequest)
 	}
+	every, err := beat(query.Get(client.BeatParam))
+	if err != nil {
+		return err
+	}
 	x := &watcher{n: n, peer: peer, out: http.NewResponseController(w), w: w, index: since, history: query.Get("history")}
 	w.Header().Set("Content-Type", "application/x-ndjson")
-	ticker := time.NewTicker(client.BeatEvery)
+	w.Header().Set(client.BeatHeader, strconv.FormatInt(every.Milliseconds(), 10))
+	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for first := true; ; first = false {
 		changed := n.view.Changed()
@@ -80,6 +86,18 @@ func (n *Node) serveWatch(w http.ResponseWriter, r *http.Request, peer identity.
 			return nil
 		}
 	}
+}
+
+// beat is how often there is a line at least, by what a caller asks for, in milliseconds.
+func beat(asked string) (time.Duration, error) {
+	if asked == "" {
+		return client.SlowBeat, nil
+	}
+	ms, err := strconv.ParseUint(asked, 10, 16)
+	if err != nil {
+		return 0, fmt.Errorf("%w: %s must be a number of milliseconds", client.ErrBadRequest, client.BeatParam)
+	}
+	return min(max(time.Duration(ms)*time.Millisecond, client.BeatEvery), client.SlowBeat), nil
 }
 
 // waits says that the caller knows more than a state, which may still catch up.

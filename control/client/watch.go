@@ -10,8 +10,11 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
+
+	"github.com/sourcegraph/conc"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/control/state"
@@ -37,33 +40,45 @@ type Line struct {
 
 // Times and bounds of watches.
 const (
-	// BeatEvery is how often a watch has a line at least.
-	BeatEvery = time.Second
-	// quiet is how long no line may come.
-	quiet = 3 * time.Second
+	// BeatEvery is how often a watch has a line at least, if BeatParam asks for that. A
+	// control node that does so says it by BeatHeader.
+	BeatEvery  = 250 * time.Millisecond
+	BeatParam  = "beat"
+	BeatHeader = "Trctl-Watch-Beat"
+	// SlowBeat is how often there is a line for who does not ask.
+	SlowBeat = time.Second
 	// leaderless is how long a control node may have no leader before another one is
 	// asked.
 	leaderless         = 3 * time.Second
 	minPause, maxPause = 50 * time.Millisecond, time.Second
+	// lasting is how long a watch goes well that was worth it: the next one need not wait.
+	lasting = 5 * time.Second
 	// MaxLine bounds a line, MaxPending the parts of one change, in bytes.
 	MaxLine    = 4 << 20
 	maxPending = cluster.MaxBackup
 )
 
-// errLeaderless ends a watch of a control node that is cut off from the others.
-var errLeaderless = errors.New("the control node has no leader")
+var (
+	// errLeaderless ends a watch of a control node that is cut off from the others.
+	errLeaderless = errors.New("the control node has no leader")
+	// errSilent ends a watch that brings nothing.
+	errSilent = errors.New("the control node was silent")
+)
 
 // Watch keeps the View up to date until ctx ends, from any control node. Without one
 // the View stays as it is. It returns ctx's cause, or ErrRemoved.
 func (c *Client) Watch(ctx context.Context) error {
 	pause, turn := minPause, 0
+	last := "" // is asked after all others: it was silent, or had no leader
+	hear := newEar(time.Now())
 	for {
-		addrs := c.Control()
+		addrs := behind(c.Control(), last)
 		err := fmt.Errorf("%w: no address of a control node is known", ErrNoLeader)
-		began := c.View().State()
+		began, since := c.View().State(), time.Now()
+		addr := ""
 		if len(addrs) > 0 {
-			addr := addrs[turn%len(addrs)]
-			if err = c.watch(ctx, addr); err != nil && ctx.Err() == nil {
+			addr = addrs[turn%len(addrs)]
+			if err = c.watch(ctx, hear, addr); err != nil && ctx.Err() == nil {
 				c.failed(addr)
 				c.cfg.Log.Debug("watch ended", "peer", addr, "err", err)
 			}
@@ -75,17 +90,26 @@ func (c *Client) Watch(ctx context.Context) error {
 			return err
 		}
 		turn++
-		if c.View().State() != began {
+		if c.View().State() != began || time.Since(since) > lasting {
 			pause, turn = minPause, 0
 		}
-		if errors.Is(err, errLeaderless) {
-			turn = 1 // not the same one again
+		if errors.Is(err, errLeaderless) || errors.Is(err, errSilent) {
+			last, turn = addr, 0 // not the same one again
 		}
 		if !sleep(ctx, pause/2+rand.N(pause)) {
 			return context.Cause(ctx)
 		}
 		pause = min(2*pause, maxPause)
 	}
+}
+
+// behind puts one address after all others.
+func behind(addrs []string, last string) []string {
+	i := slices.Index(addrs, last)
+	if i < 0 {
+		return addrs
+	}
+	return append(slices.Delete(addrs, i, i+1), last)
 }
 
 // sleep returns false if ctx ended first.
@@ -101,19 +125,28 @@ func sleep(ctx context.Context, d time.Duration) bool {
 }
 
 // watch reads one stream to its end.
-func (c *Client) watch(ctx context.Context, addr string) error {
+func (c *Client) watch(ctx context.Context, hear *ear, addr string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
+	hear.begin(time.Now())
+	var listening conc.WaitGroup
+	defer listening.Wait()
 	defer cancel(nil)
-	timer := time.AfterFunc(quiet, func() { cancel(fmt.Errorf("nothing was heard for %s", quiet)) })
-	defer timer.Stop()
+	listening.Go(func() { hear.listen(ctx, cancel) })
 	s := c.View().since()
-	query := url.Values{"since": {strconv.FormatUint(s.Index, 10)}, "history": {s.History}}
+	beat := strconv.FormatInt(BeatEvery.Milliseconds(), 10)
+	query := url.Values{"since": {strconv.FormatUint(s.Index, 10)}, "history": {s.History}, BeatParam: {beat}}
 	response, err := c.peers.Do(ctx, "", addr, http.MethodGet, cluster.PathWatch+"?"+query.Encode(), nil)
 	if err != nil {
+		if cause := context.Cause(ctx); errors.Is(cause, errSilent) {
+			err = cause
+		}
 		return err
 	}
 	defer func() { _ = response.Body.Close() }()
 	c.answered(addr)
+	if response.Header.Get(BeatHeader) != beat {
+		hear.expectSlow(time.Now())
+	}
 	lines := bufio.NewReaderSize(response.Body, 64<<10)
 	follower := Follower{State: s}
 	var lost time.Time // since when the control node has had no leader
@@ -125,7 +158,7 @@ func (c *Client) watch(ctx context.Context, addr string) error {
 			}
 			return err
 		}
-		timer.Reset(quiet)
+		hear.heard(time.Now())
 		line, next, err := follower.Read(text)
 		if err != nil {
 			return err
