@@ -24,11 +24,15 @@ const (
 // NarrowTokens is the most tokens of a step that AttnNarrow is for whatever its rows.
 const NarrowTokens = 16
 
-// FormOf is the variant for a step of so many tokens, whose longest row has so many of them: the narrow one where each row
-// is one tile of it. Of several, each would read the sequence's keys and values, and make more of the step's own; in few
-// tokens that matters less than a kernel.
-func (d Dims) FormOf(tokens, longest int) AttnForm {
-	if tokens <= NarrowTokens || longest*d.Group() <= attnRows[AttnNarrow] {
+// wideMean is how many tokens a row has on average in steps that AttnWide is for.
+const wideMean = 3
+
+// FormOf is the variant for a step of so many tokens in so many rows: the wide one where rows have three tokens or more on average.
+// The narrow one reads a sequence's keys and values for each of its tiles and makes more of the step's own; in a wide tile of one or
+// two tokens most of its warps have nothing to do, and a single long row would make all others wait. Measured on an H200
+// (docs/bench.md).
+func (d Dims) FormOf(tokens, rows int) AttnForm {
+	if tokens <= NarrowTokens || tokens < wideMean*rows {
 		return AttnNarrow
 	}
 	return AttnWide

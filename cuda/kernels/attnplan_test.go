@@ -68,3 +68,19 @@ func TestAttnPlan(t *testing.T) {
 		}
 	}
 }
+
+// TestFormOf has the steps that were measured on both sides of the border.
+func TestFormOf(t *testing.T) {
+	for _, tc := range []struct {
+		tokens, rows int
+		want         AttnForm
+	}{
+		{1, 1, AttnNarrow}, {64, 64, AttnNarrow}, {16, 1, AttnNarrow}, {15, 3, AttnNarrow},
+		{46, 17, AttnNarrow}, // 16 that decode beside one of 30 tokens
+		{24, 8, AttnWide}, {40, 8, AttnWide}, {72, 8, AttnWide}, {64, 1, AttnWide}, {2048, 1, AttnWide},
+	} {
+		if got := (Dims{Heads: 16, KVHeads: 8}).FormOf(tc.tokens, tc.rows); got != tc.want {
+			t.Errorf("%d tokens in %d rows: form %d, want %d", tc.tokens, tc.rows, got, tc.want)
+		}
+	}
+}

@@ -34,7 +34,7 @@ func (s *Set) Embed(st *driver.Stream, p *EmbedParams, tokens int) error {
 	return run(s, st, s.embed, tokens, 1, 128, p)
 }
 
-// Rmsnorm adds and normalises rows.
+// Rmsnorm adds and normalises rows. X has as many, whatever the count on the device is.
 func (s *Set) Rmsnorm(st *driver.Stream, p *RmsnormParams, rows int) error {
 	return run(s, st, s.rmsnorm, rows, 1, 256, p)
 }

@@ -2,6 +2,7 @@ package kernels_test
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/tokenrouter/tokenrouter/cuda/cudatest"
@@ -50,7 +51,8 @@ func TestRmsnorm(t *testing.T) {
 			if c.gather {
 				n = len(samples)
 			}
-			p := kernels.RmsnormParams{Weight: w, X: cudatest.Put(t, r.Device, x), Eps: 1e-6}
+			padded := slices.Concat(x, make([]float32, 2*d.Hidden)) // a row for each block
+			p := kernels.RmsnormParams{Weight: w, X: cudatest.Put(t, r.Device, padded), Eps: 1e-6}
 			p.Count = cudatest.Put(t, r.Device, []int32{int32(n)})
 			p.Out, p.Out32 = cudatest.Make[uint16](t, r.Device, n*d.Hidden), cudatest.Make[float32](t, r.Device, n*d.Hidden)
 			if c.delta {

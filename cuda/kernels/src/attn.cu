@@ -361,80 +361,101 @@ __device__ __forceinline__ void store_partial(const AttnParams &p, const AttnIte
 // whole reports whether the group of a chunk is one partial.
 __device__ __forceinline__ bool whole(u32 groups, int chunk) { return groups >> chunk / GROUP & 1; }
 
-// Joined is two columns of a row: the group at hand, and the groups before.
-struct Joined {
-	SoftmaxState group, all;
-	float2 group_out, all_out;
+// Joining is shared memory while partials are joined, in the place of queries, keys and values.
+struct Joining {
+	static constexpr int ROOM = (sizeof(Shared::q) + sizeof(Shared::places) - 4 * ROWS - MAX_CHUNKS) / 16;
+	static constexpr int MOST = PARTS > 1 ? MAX_CHUNKS : MAX_CHUNKS / GROUP; // partials: a wide tile's are groups (AttnPlan)
+	float inverse[ROWS];
+	unsigned char chunks[MAX_CHUNKS]; // of the partials in their order
+	float4 at[ROOM];                  // factors of each row and partial, then the partials of some rows
 };
+static_assert(sizeof(Joining) <= sizeof(Shared::q) + sizeof(Shared::places), "it takes their place");
+static_assert(Joining::ROOM >= Joining::MOST * (ROWS + D / 4), "there is room for a row at a time");
 
-// close_group joins the group at hand into those before.
-__device__ __forceinline__ void close_group(Joined &j) {
-	const float2 f = join_factors(j.all, j.group.maximum, j.group.sum);
-	j.all_out.x = join(j.all_out.x, j.group_out.x, f), j.all_out.y = join(j.all_out.y, j.group_out.y, f);
-	j.group = {-INF, 0.0f}, j.group_out = make_float2(0, 0);
+// partials_of has a bit for each chunk of a tile with a partial: all chunks, but of a whole group the first one alone.
+__device__ __forceinline__ u32 partials_of(u32 groups, int chunks) {
+	u32 of = 0;
+	for (int g = 0; g * GROUP < chunks; g++) of |= (groups >> g & 1 ? 1u : (1u << GROUP) - 1) << g * GROUP;
+	return chunks == 32 ? of : of & ((1u << chunks) - 1);
 }
 
-// join_partials joins the partials of a tile in order and writes the output; a thread has two columns of AT_HAND rows at a time,
-// and as many partials of each on their way at once. Where a place has no partial (its group is one, or the tile has ended), what is
-// joined is clear and changes nothing, so there are no branches. A wide tile's partials are groups (AttnPlan).
+// join_rows makes of a row's maxima and sums the factors of its partials: x and y join one into its group, and where that ends there,
+// z and w the group into those before.
+__device__ __forceinline__ float join_rows(float4 *row, const unsigned char *chunks, int partials) {
+	SoftmaxState group = {-INF, 0.0f}, all = {-INF, 0.0f};
+#pragma unroll 1
+	for (int i = 0; i < partials; i++) {
+		const float2 f = join_factors(group, row[i].x, row[i].y);
+		float2 last = make_float2(0, 0);
+		if (i + 1 == partials || chunks[i + 1] / GROUP != chunks[i] / GROUP) {
+			last = join_factors(all, group.maximum, group.sum);
+			group = {-INF, 0.0f};
+		}
+		row[i] = make_float4(f.x, f.y, last.x, last.y);
+	}
+	return reciprocal(all.sum);
+}
+
+__device__ __forceinline__ float4 join(float4 a, float4 b, float x, float y) {
+	const float2 f = make_float2(x, y);
+	return make_float4(join(a.x, b.x, f), join(a.y, b.y, f), join(a.z, b.z, f), join(a.w, b.w, f));
+}
+
+// join_partials joins the partials of a tile in order and writes the output, for as many rows at a time as fit shared memory. Time
+// here is the number of waits for memory, and code: a step's weights drive it out of the caches, so loops are not unrolled.
 __device__ __forceinline__ void join_partials(const AttnParams &p, int h, Shared &s) {
-	constexpr int EVERY = PARTS > 1 ? 1 : GROUP, AHEAD = PARTS > 1 ? 20 : MAX_CHUNKS / GROUP, AT_HAND = PARTS > 1 ? 1 : 3;
-	constexpr int PAIRS = D / 2, STEP = THREADS / PAIRS; // rows that the block has at a time
+	constexpr int QUADS = D / 4, SLOTS = THREADS / QUADS; // a thread has four columns of every SLOTS-th row
+	Joining &j = *(Joining *)&s;
 	const int rows = s.item.ntok * G, length = s.item.spans * SPAN, partial = s.item.partial, token = s.item.token;
 	const int chunks = (s.item.pos + s.item.ntok + length - 1) / length;
-	const u32 groups = s.item.whole;
-	float2(*ml)[MAX_CHUNKS + AHEAD] = (float2(*)[MAX_CHUNKS + AHEAD])s.places;
-	static_assert(ROWS * sizeof(*ml) <= sizeof(Shared::places), "they take the place of keys and values");
-	const int all = (chunks + AHEAD * EVERY - 1) / (AHEAD * EVERY) * AHEAD * EVERY;
+	const u32 of = partials_of(s.item.whole, chunks);
+	const int n = __popc(of), quad = threadIdx.x % QUADS, slot = threadIdx.x / QUADS;
+	float4 *x = j.at + rows * n;
+	const int batch = min(rows, (Joining::ROOM - rows * n) / (n * QUADS));
+	if (threadIdx.x < MAX_CHUNKS && of >> threadIdx.x & 1) j.chunks[__popc(of & ((1u << threadIdx.x) - 1))] = threadIdx.x;
+	__syncthreads();
+	const auto fetch_rows = [&](int first) {
+#pragma unroll 1
+		for (int i = 0; i < n; i++) {
+			const float4 *from = (const float4 *)p.part_o + ((size_t)(partial + j.chunks[i] * rows + first) * HK + h) * QUADS + quad;
+#pragma unroll 1
+			for (int r = slot; r < min(batch, rows - first); r += SLOTS)
+				copy_async(&x[(i * batch + r) * QUADS + quad], from + (size_t)r * HK * QUADS, true);
+		}
+		copy_commit();
+	};
+	fetch_rows(0);
 #pragma unroll 4
-	for (int j = threadIdx.x; j < rows * all; j += THREADS) { // many at once: each wait for memory counts here
-		const int chunk = j / rows;
-		float2 x = make_float2(-INF, 0.0f);
-		if (chunk < chunks && (chunk % GROUP == 0 || !whole(groups, chunk))) x = __ldcg((const float2 *)p.part_ml + (size_t)(partial + j) * HK + h);
-		ml[j % rows][chunk] = x;
+	for (int i = threadIdx.x; i < rows * n; i += THREADS) {
+		const int r = i / n, at = partial + j.chunks[i % n] * rows + r;
+		const float2 m = __ldcg((const float2 *)p.part_ml + (size_t)at * HK + h);
+		j.at[i].x = m.x, j.at[i].y = m.y;
 	}
 	__syncthreads();
-	const int step = rows * HK * PAIRS, column = threadIdx.x % PAIRS;
+	if (threadIdx.x < rows) j.inverse[threadIdx.x] = join_rows(j.at + threadIdx.x * n, j.chunks, n);
 #pragma unroll 1
-	for (int row = threadIdx.x / PAIRS; row < rows; row += AT_HAND * STEP) {
-		const float2 *from = (const float2 *)p.part_o + ((size_t)(partial + row) * HK + h) * PAIRS + column;
-		Joined joined[AT_HAND];
-#pragma unroll
-		for (int r = 0; r < AT_HAND; r++) joined[r] = {{-INF, 0.0f}, {-INF, 0.0f}, {0, 0}, {0, 0}};
+	for (int first = 0; first < rows; first += batch) {
+		copy_wait<0>();
+		__syncthreads();
 #pragma unroll 1
-		for (int first = 0; first < chunks; first += AHEAD * EVERY) {
-			float2 x[AT_HAND][AHEAD];
-#pragma unroll
-			for (int c = 0; c < AHEAD; c++) {
-				const int chunk = first + c * EVERY;
-				const bool in = chunk < chunks && (chunk % GROUP == 0 || !whole(groups, chunk));
-#pragma unroll
-				for (int r = 0; r < AT_HAND; r++) {
-					x[r][c] = make_float2(0, 0);
-					if (in && row + r * STEP < rows) x[r][c] = __ldcg(from + r * STEP * HK * PAIRS);
-				}
-				from += EVERY * step;
+		for (int r = slot; r < min(batch, rows - first); r += SLOTS) {
+			const float4 *factors = j.at + (first + r) * n;
+			float4 group = make_float4(0, 0, 0, 0), all = group;
+#pragma unroll 1
+			for (int i = 0; i < n; i++) {
+				const float4 f = factors[i];
+				group = join(group, x[(i * batch + r) * QUADS + quad], f.x, f.y);
+				if (i + 1 < n && j.chunks[i + 1] / GROUP == j.chunks[i] / GROUP) continue;
+				all = join(all, group, f.z, f.w);
+				group = make_float4(0, 0, 0, 0);
 			}
-#pragma unroll
-			for (int r = 0; r < AT_HAND; r++) {
-				Joined &j = joined[r];
-				const float2 *of = ml[min(row + r * STEP, rows - 1)] + first;
-#pragma unroll
-				for (int c = 0; c < AHEAD; c++) {
-					const float2 m = of[c * EVERY], f = join_factors(j.group, m.x, m.y);
-					j.group_out.x = join(j.group_out.x, x[r][c].x, f), j.group_out.y = join(j.group_out.y, x[r][c].y, f);
-					if ((c + 1) * EVERY % GROUP == 0) close_group(j);
-				}
-			}
+			const float inverse = j.inverse[first + r];
+			const int at = first + r;
+			*(uint2 *)(p.out + ((size_t)(token + at / G) * HQ + h * G + at % G) * D + 4 * quad) =
+			    make_uint2(pack_bf16(all.x * inverse, all.y * inverse), pack_bf16(all.z * inverse, all.w * inverse));
 		}
-#pragma unroll
-		for (int r = 0; r < AT_HAND; r++) {
-			const int at = row + r * STEP;
-			if (at >= rows) break;
-			const float inverse = reciprocal(joined[r].all.sum);
-			*(u32 *)(p.out + ((size_t)(token + at / G) * HQ + h * G + at % G) * D + 2 * column) =
-			    pack_bf16(joined[r].all_out.x * inverse, joined[r].all_out.y * inverse);
-		}
+		__syncthreads();
+		if (first + batch < rows) fetch_rows(first + batch);
 	}
 }
 

@@ -107,6 +107,10 @@ __device__ __forceinline__ void copy_async_far(void *to, const void *from, bool 
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
+// prefetch_keep asks the L2 for the line of 128 bytes at p, and to keep it rather than what streams through. Nothing but time depends
+// on it, so what others are yet to write may be asked for.
+__device__ __forceinline__ void prefetch_keep(const void *p) { asm volatile("prefetch.global.L2::evict_last [%0];" ::"l"(p) : "memory"); }
+
 // Programmatic dependent launch: start_next lets the next kernel of the stream begin, await_previous waits until all
 // kernels before this one have ended and their writes are visible. Every kernel calls await_previous before it touches
 // anything but weights, so that the ends of kernels are in order. A kernel that calls start_next after await_previous

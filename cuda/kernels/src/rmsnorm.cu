@@ -1,20 +1,29 @@
 // rmsnorm: x += delta;  out = bf16(x * rsqrt(mean(x^2) + eps) * weight)
 //
-// x, delta [T, C] f32; weight [C] bf16; out [T, C] bf16; out32 the same before rounding. With samples, row r works on
+// x, delta [T, C] f32, x with a row for each block; weight [C] bf16; out [T, C] bf16; out32 the same before rounding. With samples, row r works on
 // token samples[first + r].token and x is not written; first is 0 otherwise.
-// One block of 256 threads a row; the row stays in registers. The sum's order depends on C alone.
+// One block of 256 threads a row; the row stays in registers. The sum's order depends on C alone. The weights come before the wait, and x,
+// which was written half a layer ago, to the L2 at least.
 #include "bf16.cuh"
 #include "params.cuh"
 #include "reduce.cuh"
 
 extern "C" __global__ void __launch_bounds__(256) rmsnorm(const __grid_constant__ RmsnormParams p) {
 	TIMELINE_BLOCK;
-	if (!p.late) start_next();
-	await_previous();
-	if (p.late) start_next();
 	constexpr int THREADS = 256, PER = (C + THREADS * 4 - 1) / (THREADS * 4);
 	__shared__ float scratch[32];
 	const int r = blockIdx.x;
+	if (!p.late) start_next();
+	uint2 w[PER];
+#pragma unroll
+	for (int j = 0; j < PER; j++) {
+		const int i = (j * THREADS + threadIdx.x) * 4;
+		w[j] = i < C ? *(const uint2 *)(p.weight + i) : make_uint2(0, 0);
+	}
+	if (!p.samples)
+		for (int i = threadIdx.x * 32; i < C; i += THREADS * 32) prefetch_keep(p.x + (size_t)r * C + i);
+	await_previous();
+	if (p.late) start_next();
 	if (r + p.first >= *p.count) return;
 	const size_t from = (size_t)(p.samples ? p.samples[r + p.first].token : r) * C, to = (size_t)r * C;
 	float4 v[PER];
@@ -40,9 +49,8 @@ extern "C" __global__ void __launch_bounds__(256) rmsnorm(const __grid_constant_
 	for (int j = 0; j < PER; j++) {
 		const int i = (j * THREADS + threadIdx.x) * 4;
 		if (i >= C) continue;
-		const uint2 w = *(const uint2 *)(p.weight + i);
-		const float a = v[j].x * inv * bf16_lo(w.x), b = v[j].y * inv * bf16_hi(w.x);
-		const float c = v[j].z * inv * bf16_lo(w.y), d = v[j].w * inv * bf16_hi(w.y);
+		const float a = v[j].x * inv * bf16_lo(w[j].x), b = v[j].y * inv * bf16_hi(w[j].x);
+		const float c = v[j].z * inv * bf16_lo(w[j].y), d = v[j].w * inv * bf16_hi(w[j].y);
 		*(uint2 *)(p.out + to + i) = make_uint2(pack_bf16(a, b), pack_bf16(c, d));
 		if (p.out32) *(float4 *)(p.out32 + to + i) = make_float4(a, b, c, d);
 	}
