@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"sync"
 
 	"github.com/tokenrouter/tokenrouter/cuda/cublaslt"
@@ -38,6 +39,8 @@ type Device struct {
 	blas    *cublaslt.Handle // nil without the library
 	name    string
 	owned   bool
+	// watches says that there are processors enough to watch for the ends of its steps all the time.
+	watches bool
 	// taking is held while memory is taken or given back, and by a model that measures how much that is.
 	taking sync.Mutex
 }
@@ -87,7 +90,7 @@ func OpenDeviceWith(drv *driver.Driver, ordinal int, b kernels.Builder, blas *cu
 		}
 		return nil, err
 	}
-	d := &Device{ctx: ctx, builder: b, owned: true}
+	d := &Device{ctx: ctx, builder: b, owned: true, watches: runtime.GOMAXPROCS(0) >= watchingCores*drv.DeviceCount()}
 	defer func() {
 		if err != nil {
 			err = joinClose(err, d.Close)

@@ -171,7 +171,7 @@ func (e *Executor) start() {
 	e.logV = float32(math.Log(float64(c.Vocab)))
 	e.seqs = slots.New(e.info, slots.Limits{Patches: e.desc.layout.maxPatches, Top: kernels.MaxTop})
 	e.slots = make([]slot, c.MaxSlots)
-	e.waiter = newWaiter()
+	e.waiter = newWaiter(e.device.watches)
 }
 
 // Info implements executor.Executor.

@@ -22,7 +22,7 @@ func (e *Executor) Wait(ctx context.Context, t executor.Ticket, r *step.Result) 
 		return fmt.Errorf("cudaexec: wait: ticket %d is not the oldest in flight", t)
 	}
 	f := e.oldest()
-	if err := e.waiter.wait(ctx, uint64(t), f.done, f.wait); err != nil {
+	if err := e.waiter.wait(ctx, uint64(t), stepKind(int(f.entry.head.Tokens)), f.done, f.wait); err != nil {
 		if errors.Is(err, errStopped) {
 			return ctx.Err()
 		}

@@ -8,35 +8,45 @@ import (
 	"github.com/sourcegraph/conc/pool"
 )
 
-// Bounds of watching. Sleeping and waking costs tens to hundreds of microseconds, and as much again until the processor's
-// caches are warm for the next launch; watching costs a core.
+// Bounds of watching. A launch that follows a sleep of the processor takes tens of microseconds longer, and whoever sleeps for an event
+// wakes late. Watching costs a core while a step runs.
 const (
 	minWatch = 200 * time.Microsecond
 	maxWatch = 2 * time.Millisecond
+	// watchingCores is how many processors a machine has for each of its GPUs where ends of steps are watched for all the time.
+	watchingCores = 8
 )
 
 // errStopped says that the caller's context ended the wait. The step goes on.
 var errStopped = errors.New("cudaexec: the wait was given up")
 
-// watching is how long a step's end is watched for at once, and after what time, counted from the beginning, it is watched
-// for again, 0 for never; last are the times that the last two waits took. Between them a thread sleeps until the step's
-// event.
-//
-// A wait is expected to take as long as the shorter of the last two, so that one long step between short ones, such as a
-// prefill, changes nothing. A short one is watched for half as long again. Of a long one only the last eighth is watched, a
-// millisecond at least, by which Go's timers may be late, and maxWatch at most: a large model's steps end before open eyes
-// and cost an eighth of a core.
-func watching(last [2]time.Duration) (first, again time.Duration) {
+// watches is how a step's end is awaited: it is watched for at once and, if then is not 0, from the time then on, counted from the
+// beginning, for so long. Between the two the waiter sleeps by the clock; after them a thread sleeps until the step's event.
+type watches struct{ first, then, long time.Duration }
+
+// watching is how the end of a step of a kind is awaited that follows two which took so long, 0 for none. It is expected to take as
+// long as the shorter one. A short step is watched for half as long again, and so is a long one where always says that cores are
+// plentiful. Elsewhere the last eighth of a long one is watched, a millisecond at least, by which Go's timers may be late, and
+// maxWatch at most, and then a quarter; but steps of anySize, which may end at any time, are slept for.
+func watching(always bool, kind int, last [2]time.Duration) watches {
 	expected := min(last[0], last[1])
-	if expected > maxWatch {
-		return minWatch, expected - min(max(expected/8, time.Millisecond), maxWatch)
+	half := expected + expected/2
+	switch {
+	case expected <= maxWatch:
+		return watches{first: min(max(half, minWatch), maxWatch)}
+	case always:
+		return watches{first: half}
+	case kind == anySize:
+		return watches{first: minWatch}
 	}
-	return min(max(expected+expected/2, minWatch), maxWatch), 0
+	early := min(max(expected/8, time.Millisecond), maxWatch)
+	return watches{minWatch, expected - early, early + expected/4}
 }
 
 // waiter waits for steps, one after the other. One goroutine uses it.
 type waiter struct {
-	last [2]time.Duration // how long the last two waits took
+	always bool                        // cores are plentiful
+	last   [stepKinds][2]time.Duration // how long the last two waits for a kind of step took
 
 	// ask has the sleeper wait for a step's event; capacity 1 and one question at a time, so the send never blocks.
 	// answer, of the same capacity, has the outcome.
@@ -51,12 +61,28 @@ type waiter struct {
 	alarm func(time.Duration) <-chan time.Time
 }
 
+// Kinds of steps take about as long as one another: those of a graph, by the place of its size, and anySize, which all larger ones are.
+const (
+	anySize   = len(bodySizes)
+	stepKinds = anySize + 1
+)
+
+// stepKind is the kind of a step of so many tokens.
+func stepKind(tokens int) int {
+	for i, size := range bodySizes {
+		if tokens <= size {
+			return i
+		}
+	}
+	return anySize
+}
+
 // newWaiter starts the sleeper's thread. close ends it.
-func newWaiter() *waiter {
+func newWaiter(always bool) *waiter {
 	timer := time.NewTimer(0)
 	timer.Stop()
 	w := &waiter{
-		ask: make(chan func() error, 1), answer: make(chan error, 1), sleeper: pool.New(), now: time.Now,
+		always: always, ask: make(chan func() error, 1), answer: make(chan error, 1), sleeper: pool.New(), now: time.Now,
 		alarm: func(d time.Duration) <-chan time.Time {
 			timer.Reset(d)
 			return timer.C
@@ -78,16 +104,32 @@ func (w *waiter) close() {
 
 // wait returns when done reports true, or when the event, which is behind the step, has come. The error is the event's, or
 // errStopped once ctx has ended; then wait may be called again for the same step. Steps have ascending numbers above 0.
-func (w *waiter) wait(ctx context.Context, step uint64, done func() bool, event func() error) error {
+func (w *waiter) wait(ctx context.Context, step uint64, kind int, done func() bool, event func() error) error {
 	from := w.now()
-	first, again := watching(w.last)
-	if w.asked == step || !w.watch(done, first) {
-		if err := w.doze(ctx, step, done, event, again-w.now().Sub(from)); err != nil {
+	if w.asked == step || !w.look(ctx, watching(w.always, kind, w.last[kind]), from, done) {
+		if err := w.doze(ctx, step, done, event); err != nil {
 			return err
 		}
 	}
-	w.last = [2]time.Duration{w.last[1], w.now().Sub(from)}
+	w.last[kind] = [2]time.Duration{w.last[kind][1], w.now().Sub(from)}
 	return nil
+}
+
+// look watches, sleeps and watches, and returns whether the step is done.
+func (w *waiter) look(ctx context.Context, plan watches, from time.Time, done func() bool) bool {
+	if w.watch(done, plan.first) {
+		return true
+	}
+	left := plan.then - w.now().Sub(from)
+	if plan.then == 0 || left <= 0 {
+		return false
+	}
+	select {
+	case <-w.alarm(left):
+		return w.watch(done, plan.long)
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // watch spins for so long and returns whether the step is done.
@@ -104,10 +146,10 @@ func (w *waiter) watch(done func() bool, long time.Duration) bool {
 	}
 }
 
-// doze sleeps until the step's event. After the time early, if that is above 0, it watches for a while.
-func (w *waiter) doze(ctx context.Context, step uint64, done func() bool, event func() error, early time.Duration) error {
+// doze sleeps until the step's event.
+func (w *waiter) doze(ctx context.Context, step uint64, done func() bool, event func() error) error {
 	if w.asked != 0 && w.asked != step {
-		// That step was seen to end, so its event has come or is about to.
+		// That step was seen to end by a later call, so its event has come or is about to.
 		err := <-w.answer
 		w.asked = 0
 		if err != nil {
@@ -118,26 +160,15 @@ func (w *waiter) doze(ctx context.Context, step uint64, done func() bool, event 
 		w.ask <- event
 		w.asked = step
 	}
-	var alarm <-chan time.Time
-	if early > 0 {
-		alarm = w.alarm(early)
-	}
-	for {
-		select {
-		case err := <-w.answer:
-			w.asked = 0
-			return err
-		case <-alarm:
-			if w.watch(done, maxWatch) {
-				return nil
-			}
-			alarm = nil
-		case <-ctx.Done():
-			// A step that has just ended counts, so that a late caller gets its result.
-			if done() {
-				return nil
-			}
-			return errStopped
+	select {
+	case err := <-w.answer:
+		w.asked = 0
+		return err
+	case <-ctx.Done():
+		// A step that has just ended counts, so that a late caller gets its result.
+		if done() {
+			return nil
 		}
+		return errStopped
 	}
 }
