@@ -110,7 +110,7 @@ func TestRatesBound(t *testing.T) {
 // hold; then the minute across the change has at most 5 % too much.
 func TestRatesNewLeader(t *testing.T) {
 	const limit, gateways = 1000, 4
-	for seed := range uint64(20) {
+	for seed := range seeds(4, 20) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 		r := newRates()

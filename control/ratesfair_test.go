@@ -11,7 +11,8 @@ import (
 // also where another one has all of the rate and asks all the time.
 func TestPatienceIsFair(t *testing.T) {
 	for _, limit := range []cluster.Amount{{Requests: 60}, {Requests: 6000}, {Tokens: 6000}, {Requests: 60, Tokens: 6000}} {
-		const gateways, minutes = 3, 10
+		const gateways = 3
+		minutes := int(seeds(3, 10))
 		s := newStage(gateways, limit)
 		for range 60 { // the first gateway has all, spread over a minute
 			s.pass(time.Second)

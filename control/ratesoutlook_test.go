@@ -119,6 +119,15 @@ func (s *stage) suffices(free, need cluster.Amount) bool {
 	return (s.limit.Requests == 0 || free.Requests >= need.Requests) && (s.limit.Tokens == 0 || free.Tokens >= need.Tokens)
 }
 
+// seeds is how many seeds a test tries, or what else it has many of: few in the short form, which is for the race
+// detector, as nearly all of these tests have a single goroutine.
+func seeds(few, all uint64) uint64 {
+	if testing.Short() {
+		return few
+	}
+	return all
+}
+
 var outlookLimits = []cluster.Amount{
 	{Requests: 1}, {Requests: 7}, {Requests: 300}, {Tokens: 10}, {Tokens: 5000}, {Requests: 12, Tokens: 900}, {Requests: 400, Tokens: 2000},
 }
@@ -127,7 +136,7 @@ var outlookLimits = []cluster.Amount{
 // before; and the time that a refusal tells is the earliest one at which it is granted.
 func TestRefusalsAreTrue(t *testing.T) {
 	for _, limit := range outlookLimits {
-		for seed := range uint64(6) {
+		for seed := range seeds(2, 6) {
 			random := rand.New(rand.NewPCG(seed, 77))
 			s := newStage(1, limit)
 			refusals := 0
@@ -180,7 +189,7 @@ func TestRefusalsAreTrue(t *testing.T) {
 // a change of leader, and the wait that it tells for more is long enough.
 func TestNoGatewayStarves(t *testing.T) {
 	for _, limit := range outlookLimits {
-		for seed := range uint64(3) {
+		for seed := range seeds(1, 3) {
 			random := rand.New(rand.NewPCG(seed, 78))
 			s := newStage(5, limit)
 			for round := range 30 {
@@ -250,7 +259,7 @@ func TestAsksOfTheImpatient(t *testing.T) {
 // too long.
 func TestOveruseIsPaid(t *testing.T) {
 	for _, limit := range []cluster.Amount{{Tokens: 1000}, {Requests: 50, Tokens: 3000}} {
-		for seed := range uint64(8) {
+		for seed := range seeds(1, 8) {
 			random := rand.New(rand.NewPCG(seed, 79))
 			s := newStage(3, limit)
 			start := s.now
@@ -375,9 +384,10 @@ func TestGatewayStartsAgain(t *testing.T) {
 // for each second, and so do its asks and the answers.
 func TestFewAmountsAreKept(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 80))
-	s := newStage(1, cluster.Amount{Tokens: 1 << 40})
-	for range 70_000 {
-		s.pass(time.Millisecond)
+	perSecond := int64(seeds(200, 1000))
+	s := newStage(1, cluster.Amount{Tokens: 1 << 40 * perSecond / 1000})
+	for range 70 * perSecond {
+		s.pass(time.Second / time.Duration(perSecond))
 		tokens := 1 + random.Int64N(1<<24)
 		if random.IntN(100) == 0 {
 			tokens <<= 8 // more than a second's worth is asked for, now and then
