@@ -295,7 +295,7 @@ func TestChainAgainstCompressed(t *testing.T) {
 func TestChainAgainstSimulation(t *testing.T) {
 	settings, steps := 100, 400_000
 	if testing.Short() || raced {
-		settings, steps = 8, 300_000
+		settings, steps = 4, 300_000
 	}
 	rng := rand.New(rand.NewPCG(5, 6))
 	var worst, squares float64
