@@ -17,7 +17,7 @@ func TestVersionsAreKept(t *testing.T) {
 	l := layout{policy: "me", replicas: []int{2, 2, 2}, settings: policies.Settings{Weights: []float64{1, 1, 1}}}
 	seeds := 12
 	if testing.Short() {
-		seeds = 4
+		seeds = 2
 	}
 	used := map[uint64]int{}
 	for seed := range uint64(seeds) {

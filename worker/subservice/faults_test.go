@@ -432,7 +432,7 @@ func TestFaultsChangeNothing(t *testing.T) {
 	const requests = 6
 	seeds := 16
 	if testing.Short() {
-		seeds = 5
+		seeds = 3
 	}
 	ls := map[string]layout{
 		"me, three models":    {policy: "me", settings: policies.Settings{Weights: []float64{2, 3, 5}}, replicas: []int{2, 2, 2}},
