@@ -334,6 +334,16 @@ func TestAttention(t *testing.T) {
 	}
 }
 
+// The partials of a wide tile of 64 rows come to shared memory in several batches.
+func TestAttentionJoinsInBatches(t *testing.T) {
+	r := newRig(t, tiny)
+	c := newAttnCase(tiny, 5, []attnRow{{1030, 64 / tiny.Group()}})
+	whole := c.run(r, kernels.AttnWide, 1)
+	if split := bothOrders(r, func() []uint16 { return c.run(r, kernels.AttnWide, 1<<20) }); !slices.Equal(split, whole) {
+		t.Error("spread over blocks it has other bits")
+	}
+}
+
 // A row's bits depend neither on its neighbours nor on how many of its tokens come at once.
 func TestAttentionIsInvariant(t *testing.T) {
 	r := newRig(t, tiny)

@@ -50,9 +50,9 @@ var attnResident = [AttnForms]int{4 * 132, 2 * 132}
 // AttnSlots is the number of items that run at once: that of blocks for each key head.
 func (d Dims) AttnSlots(form AttnForm) int { return max(attnResident[form]/d.KVHeads, 1) }
 
-// attnShared is the size of attn's struct Shared.
-func attnShared(d Dims, form AttnForm) int {
-	rows, shared, places := attnRows[form], 1, 3 // shared are rows that several warps work on
+// attnShared is the size of attn's struct Shared, for a ring of so many spans.
+func attnShared(d Dims, form AttnForm, ring int) int {
+	rows, shared, places := attnRows[form], 1, 2*ring // shared are rows that several warps work on
 	if form == AttnNarrow {
 		shared, places = rows, 2
 	}

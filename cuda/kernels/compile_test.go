@@ -46,7 +46,7 @@ func TestNoSpills(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for i, v := range Variants(d) {
+			for i, v := range Variants(d, arch) {
 				usage := binaries[i].Usage()
 				if len(usage) != 1 || usage[0].Kernel != v.Kernel || usage[0].Registers == 0 {
 					t.Fatalf("%s for %s: the compiler's log does not tell what it uses: %q", v.Kernel, arch, binaries[i].Log)
@@ -96,7 +96,7 @@ func TestDimsCheck(t *testing.T) {
 
 func TestSources(t *testing.T) {
 	names := map[string]bool{}
-	for _, v := range append(Variants(shapes["tiny-s"]), RouterVariants()...) {
+	for _, v := range append(Variants(shapes["tiny-s"], "sm_80"), RouterVariants()...) {
 		names[v.Kernel] = true
 	}
 	for _, n := range Names() {

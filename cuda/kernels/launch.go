@@ -50,7 +50,7 @@ const maxItemBlocks = 1 << 16
 // Attn runs the work items of a step, planned for the same variant, on so many blocks for each key head; any number but 0 is
 // right, if Items has room for as many. Heads is for AttnNarrow, whose product before it was launched with Late.
 func (s *Set) Attn(st *driver.Stream, p *AttnParams, form AttnForm, blocks int) error {
-	return runShared(s, st, s.attn[form], min(blocks, maxItemBlocks), s.Dims.KVHeads, attnThreads, attnShared(s.Dims, form), p)
+	return runShared(s, st, s.attn[form], min(blocks, maxItemBlocks), s.Dims.KVHeads, attnThreads, attnShared(s.Dims, form, s.attnRing), p)
 }
 
 // Silumul applies the gate.

@@ -31,6 +31,7 @@ type Set struct {
 
 	// multiprocessors is the device's; banded and streamed say that its shared memory is large enough for band and streamk.
 	multiprocessors  int
+	attnRing         int // spans in the ring of the wide attn
 	banded, streamed bool
 	// overlapped launches with the attribute of programmatic dependent launch.
 	overlapped bool
@@ -66,8 +67,8 @@ func LoadTimed(ctx context.Context, device *driver.Context, b Builder, d Dims, t
 	if err != nil {
 		return nil, err
 	}
-	variants := Variants(d)
-	s := &Set{Dims: d, timeline: t}
+	variants := Variants(d, arch)
+	s := &Set{Dims: d, timeline: t, attnRing: attnRing(arch)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -96,7 +97,7 @@ func LoadTimed(ctx context.Context, device *driver.Context, b Builder, d Dims, t
 // allow asks for the shared memory that kernels need beyond 48 KiB, and for the device's size.
 func (s *Set) allow(d driver.Device) error {
 	for form, f := range s.attn {
-		if err := f.SetMaxSharedBytes(attnShared(s.Dims, AttnForm(form))); err != nil {
+		if err := f.SetMaxSharedBytes(attnShared(s.Dims, AttnForm(form), s.attnRing)); err != nil {
 			return err
 		}
 	}

@@ -86,7 +86,7 @@ func oneOfEach(t *testing.T, d Dims, arch string) ([]nvrtc.Program, []Variant) {
 	}
 	var out []nvrtc.Program
 	var of []Variant
-	variants := append(Variants(d), RouterVariants()...)
+	variants := append(Variants(d, arch), RouterVariants()...)
 	seen := map[string]bool{}
 	for i, p := range append(all, nets...) {
 		if !seen[p.Name] {

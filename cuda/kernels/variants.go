@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 
 	"github.com/tokenrouter/tokenrouter/cuda/nvrtc"
 )
@@ -129,18 +130,30 @@ func tileVariant(passes, gate int) Variant {
 	return Variant{"tile", defines("TILE_W", passes, "TILE_ACT", gate), 255}
 }
 
+// attnRing is the spans in the ring of the wide form of attn: two blocks with three of them fit a multiprocessor of data centre GPUs
+// since Hopper, and one with two fits every other one.
+func attnRing(arch string) int {
+	if strings.HasPrefix(arch, "sm_9") || strings.HasPrefix(arch, "sm_10") {
+		return 3
+	}
+	return 2
+}
+
 // attnVariant is a form of attn. Four blocks of the narrow one and two of the wide one fit an SM.
-func attnVariant(dims map[string]string, form AttnForm) Variant {
-	d := defines("ATTN_ROWS", attnRows[form], "ATTN_FRESH", map[AttnForm]int{AttnNarrow: 1, AttnWide: 0}[form])
+func attnVariant(dims map[string]string, form AttnForm, ring int) Variant {
+	d := defines("ATTN_ROWS", attnRows[form], "ATTN_FRESH", 1)
+	if form == AttnWide {
+		d = defines("ATTN_ROWS", attnRows[form], "ATTN_FRESH", 0, "ATTN_RING", ring)
+	}
 	maps.Copy(d, dims)
 	return Variant{"attn", d, [AttnForms]int{128, 255}[form]}
 }
 
-// Variants lists what a model of these dimensions needs, in a fixed order.
-func Variants(d Dims) []Variant {
-	dims := d.defines()
+// Variants lists what a model of these dimensions needs on an architecture, in a fixed order.
+func Variants(d Dims, arch string) []Variant {
+	dims, ring := d.defines(), attnRing(arch)
 	vs := []Variant{
-		attnVariant(dims, AttnNarrow), attnVariant(dims, AttnWide), {"embed", dims, 64}, {"logitpart", dims, 96}, {"logitstats", dims, 64},
+		attnVariant(dims, AttnNarrow, ring), attnVariant(dims, AttnWide, ring), {"embed", dims, 64}, {"logitpart", dims, 96}, {"logitstats", dims, 64},
 		{"qkvpost", dims, 64}, {"rmsnorm", dims, 128}, {"sample", dims, 128}, {"silumul", dims, 64},
 	}
 	return append(vs, anyModel()...)
@@ -174,7 +187,7 @@ func Programs(d Dims, arch string, options ...string) ([]nvrtc.Program, error) {
 	if err := d.Check(); err != nil {
 		return nil, err
 	}
-	return programs(Variants(d), arch, options)
+	return programs(Variants(d, arch), arch, options)
 }
 
 // programs lists the compilations of variants.
