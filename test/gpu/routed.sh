@@ -1,5 +1,5 @@
 #!/bin/bash
-# Routed efficiency on a machine of two GPUs, in one call of about four minutes: test/gpu/routed.sh
+# Routed efficiency on a machine of two GPUs, in one call of about six minutes: test/gpu/routed.sh
 #
 # Qwen3-0.6B with dummy weights on GPU 0, Qwen3-32B on GPU 1, policy random: a small token is dropped with a probability and
 # the large model writes one instead. Tokens a second of trctl bench over HTTP stand beside floors; the table comes last, all
@@ -9,6 +9,9 @@
 # 2k on average. All prompts are computed before the measurement, by requests that are not counted, and come from the prefix
 # cache of both models after that (column "cached"): 30 pages of 64 ids, so that one id is computed again.
 # Batching thresholds are those served by default: they follow the load.
+#
+# Each setting runs WAVES answers for each request in flight: as the last ones end fewer are in flight than N, so that of 6 waves a
+# tenth is lost.
 #
 # Other settings: THRESHOLDS INFLIGHT MODELS LOAD DEVICE GPUS PROMPT TOKENS VOCAB ROUNDS.
 set -u
@@ -26,7 +29,7 @@ chmod +x "$trctl"
 report() { python3 -B "$root/test/gpu/report.py" "$@"; }
 
 models=${MODELS:-qwen3-0.6b,qwen3-32b} device=${DEVICE:-cuda} prompt=${PROMPT:-1921} tokens=${TOKENS:-150} vocab=${VOCAB:-151000}
-inflight=${INFLIGHT:-1 4 8 16} thresholds=${THRESHOLDS:-.05 .1 .35} rounds=${ROUNDS:-9}
+inflight=${INFLIGHT:-1 4 8 16} thresholds=${THRESHOLDS:-.05 .1 .35} rounds=${ROUNDS:-9} waves=${WAVES:-16}
 load=${LOAD---load dummy:7} gpus=${GPUS---gpus 0,1}
 url=http://127.0.0.1:18002
 log=$out/routed.log
@@ -84,7 +87,7 @@ for p in $thresholds; do
     name=$p-$n
     report prompts "$n" "$prompt" "$vocab" >"$work/prompts-$n"
     load "$n" $((3 * n)) 1000 >"$work/warm.json" && report metrics $url >"$out/before-$name.json" &&
-      load "$n" $((n < 4 ? 8 * n : 6 * n)) 1 >"$out/point-$name.json" && report metrics $url >"$out/after-$name.json" &&
+      load "$n" $((waves * n)) 1 >"$out/point-$name.json" && report metrics $url >"$out/after-$name.json" &&
       "$trctl" get thresholds --admin-socket "$work/admin.sock" -o json >"$out/thresholds-$name.json" || { failed=1; tail -n 5 "$log"; rm -f "$out/point-$name.json"; }
   done
   stop

@@ -12,8 +12,8 @@
 // compute capability 9.0 a kernel may begin while the one before it ends.
 //
 // The last kernel writes the results and the step's number into mapped host memory. Wait watches that number for about
-// as long as recent waits took, at most 2 ms, and then sleeps on an event, or until shortly before a long step is expected
-// to end; there is no stream synchronisation on the way.
+// as long as the last steps of this size took, which costs a core while steps run; on machines with few of them it sleeps
+// until shortly before a long step is expected to end. There is no stream synchronisation on the way.
 // With Config.Depth of 2, descriptor and results are rings of two entries, and a row may feed the token that the step
 // before it samples.
 //
