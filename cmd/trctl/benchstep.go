@@ -47,7 +47,7 @@ type benchStepCmd struct {
 	Eager        bool    `help:"Launch each kernel on its own, without CUDA graphs."`
 	NoOverlap    bool    `name:"no-overlap" help:"Start no kernel before the one before it has ended."`
 	HeadStart    int     `name:"head-start" placeholder:"LAYERS" help:"Layers of a step's first graph; the others are launched while they run (1 of a large model, all of a small one)."`
-	Products     string  `enum:"auto,library,own,band,slim,streamk" default:"auto" help:"Matrix products: ${enum}."`
+	Products     string  `enum:"auto,library,own,band,slim" default:"auto" help:"Matrix products: ${enum}."`
 	Phases       bool    `negatable:"" default:"true" help:"Time the parts of a step."`
 
 	Timeline       string `placeholder:"FILE" help:"Print where the time of a step goes on a GPU, by operation and between operations, and write when each kernel ran as a Chrome trace (ui.perfetto.dev). Kernels are compiled for it, which makes all steps a little longer."`
@@ -288,7 +288,7 @@ func (c *benchStepCmd) onGPU(ctx context.Context, m *stepModel, rows, tokens, po
 	}
 	products := map[string]cudaexec.Products{
 		"library": cudaexec.ProductsLibrary, "own": cudaexec.ProductsOwn, "band": cudaexec.ProductsBand,
-		"slim": cudaexec.ProductsSlim, "streamk": cudaexec.ProductsStreamk,
+		"slim": cudaexec.ProductsSlim,
 	}
 	e, err := cudaexec.New(ctx, cudaexec.Config{
 		Vocab: m.vocab, MaxSlots: rows, MaxTokens: tokens, MaxContext: positions, Depth: depth, Reproducible: c.Reproducible,

@@ -18,7 +18,7 @@ var shared = map[string]any{
 	"StepHead": StepHead{}, "Patch": Patch{}, "AttnItem": AttnItem{}, "Sample": Sample{}, "Adjust": Adjust{}, "AdjustParams": AdjustParams{},
 	"Stat": Stat{}, "TopEntry": TopEntry{}, "PrepParams": PrepParams{}, "EmbedParams": EmbedParams{},
 	"RmsnormParams": RmsnormParams{}, "QkvpostParams": QkvpostParams{}, "HeadsParams": HeadsParams{}, "AttnParams": AttnParams{},
-	"LogitPart": LogitPart{}, "LogitpartParams": LogitpartParams{}, "MatmulParams": MatmulParams{}, "StreamkParams": StreamkParams{}, "SilumulParams": SilumulParams{},
+	"LogitPart": LogitPart{}, "LogitpartParams": LogitpartParams{}, "MatmulParams": MatmulParams{}, "SilumulParams": SilumulParams{},
 	"LogitstatsParams": LogitstatsParams{}, "SampleParams": SampleParams{},
 	"PublishParams": PublishParams{}, "HashfillParams": HashfillParams{}, "ConvertParams": ConvertParams{},
 }

@@ -140,12 +140,6 @@ type MatmulParams struct {
 	N, K, LdY, Late int32
 }
 
-// StreamkParams mirrors struct StreamkParams.
-type StreamkParams struct {
-	Product        MatmulParams
-	Parts, Arrived driver.Ptr
-}
-
 // SilumulParams mirrors struct SilumulParams.
 type SilumulParams struct{ Head, GU, Out driver.Ptr }
 

@@ -27,12 +27,11 @@ type Set struct {
 	slim     [2][slimForms][slimWidths]*driver.Function // plain and gate
 	band     [2]*driver.Function
 	tile     [2][len(tilePasses)]*driver.Function
-	streamk  [streamkForms]streamkForm
 
-	// multiprocessors is the device's; banded and streamed say that its shared memory is large enough for band and streamk.
-	multiprocessors  int
-	attnRing         int // spans in the ring of the wide attn
-	banded, streamed bool
+	// multiprocessors is the device's, and banded says that its shared memory is large enough for band.
+	multiprocessors int
+	attnRing        int // spans in the ring of the wide attn
+	banded          bool
 	// overlapped launches with the attribute of programmatic dependent launch.
 	overlapped bool
 	timeline   *Timeline // nil for none
@@ -114,11 +113,6 @@ func (s *Set) allow(d driver.Device) error {
 		}
 		s.banded = true
 	}
-	if s.streamed = shared >= streamkLimit; s.streamed {
-		if err := s.allowStreamk(); err != nil {
-			return err
-		}
-	}
 	s.multiprocessors, err = d.Attribute(driver.MultiprocessorCount)
 	return err
 }
@@ -144,12 +138,6 @@ func (s *Set) places() []**driver.Function {
 		out = append(out, &s.band[gate])
 		for i := range s.tile[gate] {
 			out = append(out, &s.tile[gate][i])
-		}
-	}
-	for form := range s.streamk {
-		s.streamk[form].streamkShape = streamkShapes[form]
-		for width := range s.streamk[form].kernels {
-			out = append(out, &s.streamk[form].kernels[width])
 		}
 	}
 	return out

@@ -114,16 +114,8 @@ func (m *matmulBench) run(b *testing.B, kind string, n, k, tokens int) {
 // device's clock.
 func graphed(b *testing.B, r *rig, launches int, one func(i int) error) float64 {
 	b.Helper()
-	each := replayed(b, r, launches, b.Loop, one)
-	b.ReportMetric(each*1e6, "µs/op")
-	return each
-}
-
-// replayed is graphed while more is true.
-func replayed(tb testing.TB, r *rig, launches int, more func() bool, one func(i int) error) float64 {
-	tb.Helper()
 	r.ok(one(0)) // libraries load their kernels at the first call
-	r.Wait(tb)
+	r.Wait(b)
 	graph, err := r.Stream.Capture(driver.CaptureRelaxed, func() error {
 		for i := range launches {
 			if err := one(i); err != nil {
@@ -140,7 +132,7 @@ func replayed(tb testing.TB, r *rig, launches int, more func() bool, one func(i 
 	}
 	r.ok(graph.Launch(r.Stream))
 	var times []time.Duration
-	for more() {
+	for b.Loop() {
 		r.ok(events[0].Record(r.Stream))
 		r.ok(graph.Launch(r.Stream))
 		r.ok(events[1].Record(r.Stream))
@@ -154,7 +146,9 @@ func replayed(tb testing.TB, r *rig, launches int, more func() bool, one func(i 
 		r.ok(e.Close())
 	}
 	slices.Sort(times)
-	return times[len(times)/2].Seconds() / float64(launches)
+	each := times[len(times)/2].Seconds() / float64(launches)
+	b.ReportMetric(each*1e6, "µs/op")
+	return each
 }
 
 // BenchmarkAttention times decode at several batches, and a prefill chunk. Metric: bytes of keys and values a second.

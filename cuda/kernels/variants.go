@@ -179,7 +179,7 @@ func anyModel() []Variant {
 			vs = append(vs, tileVariant(passes, gate))
 		}
 	}
-	return append(vs, streamkVariants()...)
+	return vs
 }
 
 // Programs lists the compilations of Variants for one architecture, in their order. options go to the compiler as they are.

@@ -7,7 +7,6 @@
 #   small     steps of 0.6B                           medium    steps of 8B and prefills
 #   large     steps of 32B                               cost      reproducible steps beside the others, as a table
 #   gap       the host's time between steps           timeline  where the time of a step goes on the device
-#   streamk   its product by size, and steps of 32B and 8B with it and without
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
 out=${OUT:-$PWD/gpu-out}
@@ -43,23 +42,12 @@ steps() {
 }
 
 run_correct() {
-  try 70 "$work/bin/cudaexec.test" -test.run 'Graphs|LargeSteps|Lookahead|Continue|Suite|LibraryAgrees|StreamkAgrees' -test.v
-  try 60 "$work/bin/kernels.test" -test.run 'Matmul|Gate|Streamk|Attention|Logit|Sampl|Prep|Publish'
+  try 70 "$work/bin/cudaexec.test" -test.run 'Graphs|LargeSteps|Lookahead|Continue|Suite|LibraryAgrees' -test.v
+  try 60 "$work/bin/kernels.test" -test.run 'Matmul|Gate|Attention|Logit|Sampl|Prep|Publish'
 }
 
 run_products() {
   try 90 "$work/bin/kernels.test" -test.run '^$' -test.bench 'Matmul|Attention' -test.benchtime 9x
-}
-
-run_streamk() {
-  try 60 "$work/bin/kernels.test" -test.run '^$' -test.bench Streamk -test.benchtime 1x
-  try 40 "$work/bin/kernels.test" -test.run Streamk
-  for products in auto streamk; do
-    steps qwen3-32b --b 8,16,64 --extend 5 --products "$products"
-  done
-  for products in auto streamk; do
-    steps qwen3-8b --b 16,40,64 --products "$products"
-  done
 }
 
 run_small() {
@@ -130,6 +118,6 @@ END
 }
 
 sections=("$@")
-[ ${#sections[@]} -gt 0 ] || sections=(correct products streamk small medium large cost gap timeline)
+[ ${#sections[@]} -gt 0 ] || sections=(correct products small medium large cost gap timeline)
 for section in "${sections[@]}"; do "run_$section"; done
-grep -E '^(step|decode|extend|prefill|qwen|streamk|  +[a-z]+ )| on NVIDIA' "$log" | tail -n 150
+grep -E '^(step|decode|extend|prefill|qwen|  +[a-z]+ )| on NVIDIA' "$log" | tail -n 150

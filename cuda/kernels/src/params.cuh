@@ -195,13 +195,6 @@ struct MatmulParams {
 };
 static_assert(sizeof(MatmulParams) == 48, "MatmulParams");
 
-struct StreamkParams {
-	MatmulParams product;
-	float *parts; // [2 blocks] sums of tiles
-	u32 *arrived; // [blocks][warps] parts of a tile that are there, 0 before and after
-};
-static_assert(sizeof(StreamkParams) == 64, "StreamkParams");
-
 struct SilumulParams {
 	const StepHead *head;
 	const float *gu; // [T][2F] gate, then up

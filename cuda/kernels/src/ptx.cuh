@@ -99,11 +99,6 @@ __device__ __forceinline__ void copy_async(void *to, const void *from, bool vali
 	const unsigned at = (unsigned)__cvta_generic_to_shared(to);
 	asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(valid ? 16 : 0) : "memory");
 }
-// copy_async_far is copy_async that lets the L2 read 256 bytes, for rows that are read from start to end.
-__device__ __forceinline__ void copy_async_far(void *to, const void *from, bool valid) {
-	const unsigned at = (unsigned)__cvta_generic_to_shared(to);
-	asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(valid ? 16 : 0) : "memory");
-}
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 

@@ -35,14 +35,13 @@ type buffers struct {
 	arrived  tensor.View // [2] u32: of publish, and the number of steps so far
 	joined   tensor.View // [partials, Hk] u32, of attn
 	last     tensor.View // [slots] i32, what was last sampled
-	cut      tensor.View // [StreamkCounters] u32, of streamk
 	saved    tensor.View // [adjustments of a step] f32, logits as they were
 
-	workspace tensor.View // for cuBLASLt and the parts of streamk, as bytes; one product at a time
+	workspace tensor.View // for cuBLASLt, as bytes
 }
 
-// workspaceBytes is what cuBLASLt may use, and more than streamk takes.
-const workspaceBytes = max(32<<20, kernels.StreamkPartBytes)
+// workspaceBytes is what cuBLASLt may use.
+const workspaceBytes = 32 << 20
 
 // paddedTokens is the number of tokens that a step of n is computed for: graphs exist for few sizes, and cuBLASLt chooses
 // an algorithm for each.
@@ -81,7 +80,6 @@ func layoutBuffers(arena *tensor.Arena, cfg *Config, m *model.Config) (*buffers,
 		table: c.take(tensor.I32, cfg.MaxSlots, pagesFor(cfg.MaxContext, cfg.PageSize)),
 		slots: c.take(tensor.I32, t), desc: c.take(tensor.U8, d.bytes), arrived: c.take(tensor.U32, 2),
 		joined: c.take(tensor.U32, cfg.Partials, m.KVHeads), last: c.take(tensor.I32, cfg.MaxSlots),
-		cut:       c.take(tensor.U32, kernels.StreamkCounters),
 		saved:     c.take(tensor.F32, maxAdjusts(cfg)),
 		workspace: c.take(tensor.U8, workspaceBytes),
 	}

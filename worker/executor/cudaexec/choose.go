@@ -10,7 +10,6 @@ const (
 	useBand
 	useSlim
 	useTile
-	useStreamk
 	useLibrary
 )
 
@@ -24,9 +23,6 @@ func (e *Executor) product(tokens, n, k int) product {
 	}
 	if e.banded(tokens, n, k) {
 		return useBand
-	}
-	if c.Products == ProductsStreamk && !own && e.streamked(tokens, n, k) {
-		return useStreamk
 	}
 	switch {
 	case tokens <= 2 && !own:
@@ -49,17 +45,12 @@ func (e *Executor) banded(tokens, n, k int) bool {
 		return slimForm(n, k) == kernels.SlimDeep && e.cfg.Products != ProductsSlim
 	}
 	switch e.cfg.Products {
-	case ProductsAuto, ProductsStreamk:
+	case ProductsAuto:
 		return tokens > 2 || n*k <= shortMatrix
 	case ProductsBand:
 		return true
 	}
 	return false
-}
-
-// streamked says whether streamk can be a product's kernel: from 3 tokens on, where band has not taken them.
-func (e *Executor) streamked(tokens, n, k int) bool {
-	return tokens > 2 && tokens <= kernels.MaxStreamk && n*k >= e.cfg.streamkFrom && e.launch.StreamkFits(n, k)
 }
 
 // Elements of matrices, by the time that an H200 takes to read them. In a small one launches count more than bytes: 64 MiB,

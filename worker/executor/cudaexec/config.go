@@ -55,8 +55,6 @@ type Config struct {
 	Poison, BlockEachOp bool
 	// BlockSteps is BlockEachOp for the first steps alone: for the first run after a fault whose operation is not known.
 	BlockSteps int
-	// streamkFrom is the least number of elements of matrices for streamk [shortMatrix], for tests.
-	streamkFrom int
 	// Progress is told how many bytes of weights are on the device; it may be called from several goroutines. May be nil.
 	Progress func(done, total int64)
 	// Logger hears of a pool that was made smaller than asked for. May be nil.
@@ -76,8 +74,6 @@ const (
 	// ProductsBand is ProductsAuto with band for one and two tokens too, ProductsSlim without band.
 	ProductsBand
 	ProductsSlim
-	// ProductsStreamk is ProductsAuto with streamk for as many tokens as it takes, in large matrices.
-	ProductsStreamk
 )
 
 // ErrConfig says that a Config cannot work with its model.
@@ -113,7 +109,6 @@ func (c Config) withDefaults(m *model.Config, name string) (Config, error) {
 	fill(&c.MaxContext, m.MaxContext)
 	fill(&c.Partials, 2048)
 	fill(&c.Depth, 1)
-	fill(&c.streamkFrom, shortMatrix)
 	for _, k := range []struct {
 		field     string
 		found, to int
@@ -143,7 +138,7 @@ func (c Config) withDefaults(m *model.Config, name string) (Config, error) {
 	if c.HeadStart < 0 {
 		return c, fmt.Errorf("%w: HeadStart: expected at least 0, found %d", ErrConfig, c.HeadStart)
 	}
-	if c.Products < ProductsAuto || c.Products > ProductsStreamk {
+	if c.Products < ProductsAuto || c.Products > ProductsSlim {
 		return c, fmt.Errorf("%w: Products: %d", ErrConfig, c.Products)
 	}
 	if err := dims(&c, m).Check(); err != nil {

@@ -155,10 +155,6 @@ func (q *queue) gate(i int, w tensor.View) {
 		if q.has(partProducts) {
 			q.op(name, i, e.launch.TileGate(e.stream, &p, q.tokens, slimForm(int(p.N), int(p.K))))
 		}
-	case useStreamk:
-		if q.has(partProducts) {
-			q.op(name, i, e.launch.StreamkGate(e.stream, e.cutting(p), q.tokens))
-		}
 	default:
 		q.matmul(name, i, e.b.gateUp, e.b.h, w, q.tokens)
 		if q.has(partRest) {

@@ -66,7 +66,6 @@ func TestGraphsAreEager(t *testing.T) {
 		{"auto", false, func(*Config) {}},
 		{"reproducible", false, func(c *Config) { c.Reproducible = true }},
 		{"library", false, func(c *Config) { c.Products = ProductsLibrary }},
-		{"streamk", false, func(c *Config) { c.Products, c.streamkFrom = ProductsStreamk, 1 }},
 		{"depth 2, two graphs", false, func(c *Config) { c.Depth, c.HeadStart = 2, 1 }},
 		{"in order", true, func(*Config) {}},
 	} {

@@ -20,11 +20,6 @@ const (
 	partHead
 )
 
-// cutting adds to a product what streamk works in.
-func (e *Executor) cutting(m kernels.MatmulParams) *kernels.StreamkParams {
-	return &kernels.StreamkParams{Product: m, Parts: ptr(e.b.workspace), Arrived: ptr(e.b.cut)}
-}
-
 // matmul enqueues out[:n] = x[:n] · wᵀ for the tokens of the step.
 func (q *queue) matmul(name string, layer int, out, x, w tensor.View, n int) {
 	q.product(name, layer, partProducts, out, x, w, n, kernels.HeadTokens)
@@ -49,8 +44,6 @@ func (q *queue) product(name string, layer int, p part, out, x, w tensor.View, n
 		err = e.launch.Band(e.stream, &m, n)
 	case useSlim:
 		err = e.launch.Slim(e.stream, &m, n, slimForm(int(m.N), int(m.K)))
-	case useStreamk:
-		err = e.launch.Streamk(e.stream, e.cutting(m), n)
 	case useLibrary:
 		if err = q.library(out, x, w, n); errors.Is(err, cublaslt.ErrUnsupported) {
 			err = e.launch.Tile(e.stream, &m, n, slimForm(int(m.N), int(m.K)))

@@ -67,7 +67,6 @@ static inline void copy_async(void *to, const void *from, bool valid) {
 	if (valid) memcpy(to, from, 16);
 	else memset(to, 0, 16);
 }
-static inline void copy_async_far(void *to, const void *from, bool valid) { copy_async(to, from, valid); }
 static inline void prefetch_keep(const void *p) { *(volatile const char *)p; } // an address past the end of memory shows
 static inline void copy_commit() {}
 template <int N> static inline void copy_wait() {}

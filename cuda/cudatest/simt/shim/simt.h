@@ -44,8 +44,8 @@ struct Fiber {
 static const unsigned never = 0, always = 1; // events for seen = 0
 static Fiber *now, *fibers;
 static void *scheduler_sp;
-static bool backwards, progress;
-static unsigned count, at; // fibers, and how many of them had their turn in this round
+static bool backwards, progress, again; // whether any had a turn in this round, and in this pass over the group
+static unsigned count, at, from, to;    // fibers; the next in the order of turns, of the group [from, to)
 static unsigned alive, waiting, barrier;
 static int vote[2];
 static void (*body)(const void *);
@@ -73,16 +73,29 @@ simt_switch:
 	ret
 )");
 
+// group is how many fibers take turns until none of them can go on, before others do: a warp, whose stacks fit the
+// first cache.
+constexpr unsigned group = 32;
+
+static void take_turns(unsigned first) { at = from = first, to = first + group < count ? first + group : count, again = false; }
+
 // next is the fiber whose turn it is: the next that can go on, in the order of the threads; null when there is none.
 static Fiber *next() {
 	for (;;) {
-		while (at < count) {
+		while (at < to) {
 			Fiber *f = &fibers[backwards ? count - 1 - at : at];
 			at++;
-			if (*f->event != f->seen) return progress = true, f;
+			if (*f->event != f->seen) return progress = again = true, f;
 		}
-		if (!progress) return nullptr;
-		progress = false, at = 0;
+		if (again) {
+			take_turns(from);
+		} else if (to < count) {
+			take_turns(to);
+		} else {
+			if (!progress) return nullptr;
+			progress = false;
+			take_turns(0);
+		}
 	}
 }
 
@@ -243,7 +256,8 @@ static int run(void (*kernel)(const void *), const void *params, Dim grid, Dim b
 			for (int r = 0; r < 6; r++) *--sp = nullptr;
 			f.sp = sp;
 		}
-		at = 0, progress = false;
+		progress = false;
+		take_turns(0);
 		now = next();
 		if (now) simt_switch(&scheduler_sp, now->sp);
 		if (alive > 0) rc = 1;
