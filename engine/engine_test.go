@@ -135,6 +135,14 @@ func questions(n, maxTokens int) []Request {
 	return list
 }
 
+// few is how much a test has of something: less in the short form, which is for the race detector.
+func few(short, full int) int {
+	if testing.Short() {
+		return short
+	}
+	return full
+}
+
 // seeded adds sampling to greedy requests.
 func seeded(list []Request) []Request {
 	temperature, topP := 0.8, 0.95
@@ -206,11 +214,7 @@ func awaitIdle(t *testing.T, e *Engine) {
 // one and 16 at once, under two threshold vectors and two page sizes. Texts and
 // provenance must be the same. It is void unless both models wrote at least 5 %.
 func TestSameBytesWhateverTheBatch(t *testing.T) {
-	n := 50
-	if testing.Short() {
-		n = 8
-	}
-	greedy := questions(n, 300)
+	greedy := questions(few(6, 50), 300)
 	list := append(greedy, seeded(greedy)...)
 	var want [][]said
 	for _, page := range []int{16, 64} {
@@ -276,10 +280,7 @@ func (e *Engine) kill(name string) {
 // Every request must end with the text and provenance of an undisturbed run,
 // and some of them must have been moved.
 func TestKilledReplicasChangeNothing(t *testing.T) {
-	n := 60
-	if testing.Short() {
-		n = 20
-	}
+	n := few(10, 60)
 	list := seeded(questions(n, 300))
 	for i := range list {
 		list[i].Stop = []string{"</think>\n\nThe", "= 13"}
@@ -418,10 +419,7 @@ func TestPausedCallers(t *testing.T) {
 	r.IgnoreEOS = true
 	hold := make(chan struct{})
 	var paused, waiting sync.WaitGroup
-	callers := 20
-	if testing.Short() {
-		callers = 4
-	}
+	callers := few(4, 20)
 	texts := make([]string, callers)
 	for i := range texts {
 		waiting.Add(1)

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -97,26 +98,35 @@ func TestFaultsOfOwnPolicies(t *testing.T) {
 		}
 		list[i].Seed = &seed
 	}
-	with := func(what string) *Engine {
-		return start(t, func(c *Config) {
-			c.Device = "cpu"
-			c.Deployments[0].Policy = Policy{Own: policies.Named("faulty", func(self policies.ModelID) policies.Policy { return faulty{self, what} })}
-		})
-	}
-	want := answers(t, with("nothing"), list, 6, nil)
 	type end struct {
 		tokens int // after which it ends well
 		fails  string
 	}
-	for what, ends := range map[string]end{
+	faults := map[string]end{
 		"panic in Route": {fails: "tiny-l\": Route panicked"}, "no such model": {fails: "tiny-l\": Route: Decision.To"}, "drops and stays": {fails: "tiny-l\": Route: Decision.Keep"},
 		"no such ids": {fails: "tiny-l\": Route: Decision.Inject"}, "ids beyond all": {fails: "tiny-l\": Route: Decision.Inject"}, "too many ids": {fails: "tiny-l\": Route: Decision.Inject"},
 		"panic in Send": {fails: "tiny-s\": Send panicked"}, "a large payload": {fails: "tiny-s\": Send: Handoff.Blob"}, "a large state": {fails: "tiny-s\": Send: Handoff.State"},
 		"panic in Receive": {fails: "tiny-l\": Receive panicked"}, "panic on admission": {fails: "tiny-s\": Receive panicked"}, "passes on to itself": {fails: "tiny-l\": Receive: the turn"},
 		"ends it": {tokens: 3}, "ends it on admission": {}, "a wild mixture": {tokens: 24},
-	} {
+	}
+	e := start(t, func(c *Config) {
+		c.Device, c.Deployments = "cpu", nil
+		for _, what := range append(slices.Collect(maps.Keys(faults)), "nothing") {
+			own := policies.Named("faulty", func(self policies.ModelID) policies.Policy { return faulty{self, what} })
+			c.Deployments = append(c.Deployments, Deployment{Name: what, Models: []string{"tiny-s", "tiny-l"}, Policy: Policy{Own: own}})
+		}
+	})
+	under := func(what string) []Request {
+		out := slices.Clone(list)
+		for i := range out {
+			out[i].Model = what
+		}
+		return out
+	}
+	want := answers(t, e, under("nothing"), 6, nil)
+	for what, ends := range faults {
 		t.Run(what, func(t *testing.T) {
-			e := with(what)
+			list := under(what)
 			rest := slices.Concat(list[:3], list[4:])
 			var bad []said
 			var fault error
@@ -133,7 +143,7 @@ func TestFaultsOfOwnPolicies(t *testing.T) {
 				}
 			}
 			switch err := fault; {
-			case ends.fails != "" && (err == nil || !strings.HasPrefix(err.Error(), generate.CodePolicy+": the routing policy \"faulty\" of deployment \"tiny\" failed at model \""+ends.fails)):
+			case ends.fails != "" && (err == nil || !strings.HasPrefix(err.Error(), generate.CodePolicy+": the routing policy \"faulty\" of deployment \""+what+"\" failed at model \""+ends.fails)):
 				t.Errorf("it ends with %v, want %s: …%s", err, generate.CodePolicy, ends.fails)
 			case ends.fails == "" && (err != nil || len(bad[0].IDs) != ends.tokens):
 				t.Errorf("it ends with %v after %v", err, bad)

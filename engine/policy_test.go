@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -70,8 +71,8 @@ func each(policies map[string]Policy) func(*Config) {
 // thresholds and its neighbours, also where a replica is lost on the way.
 func TestPoliciesWriteTheSame(t *testing.T) {
 	policies := settled(t)
-	base := drawn(3, 100)
-	base = append(base, seeded(base[:2])...)
+	base := drawn(few(2, 3), few(70, 100))
+	base = append(base, seeded(base[:few(1, 2)])...)
 	var list []Request // as many of each policy, one policy after the other
 	names := slices.Sorted(maps.Keys(policies))
 	for _, name := range names {
@@ -126,7 +127,7 @@ func TestPoliciesKeepWhatRequestsWant(t *testing.T) {
 	var list []Request
 	var names []string
 	for name := range policies {
-		base := drawn(1, 50)[0]
+		base := drawn(1, few(30, 50))[0]
 		base.Model, base.Temperature = name, at(0.8)
 		plain, err := ask(quiet, base)
 		if err != nil {
@@ -138,7 +139,7 @@ func TestPoliciesKeepWhatRequestsWant(t *testing.T) {
 			}
 			r := base
 			k.change(&r)
-			r.MaxTokens = min(r.MaxTokens, 60)
+			r.MaxTokens = min(r.MaxTokens, few(30, 60))
 			r.MinTokens = min(r.MinTokens, r.MaxTokens)
 			list, names = append(list, r), append(names, name+", "+kind)
 		}
@@ -167,7 +168,7 @@ func TestLogprobsRouteNothing(t *testing.T) {
 	var list []Request
 	for name := range policies {
 		for _, top := range []int{0, 1, 20} {
-			r := drawn(1, 60)[0]
+			r := drawn(1, 40)[0]
 			r.Model, r.Temperature = name, at(0.8)
 			r.Logprobs, r.TopLogprobs = top > 0, top
 			list = append(list, r)
@@ -308,27 +309,35 @@ func (p putting) Receive(*policies.Req, *policies.Handoff) (policies.Verdict, po
 // text, on either model; nothing of them follows it.
 func TestEndsAmongWhatIsPutIn(t *testing.T) {
 	const end, a, b = 746, 10, 11 // <|im_end|> and two others
+	cases := map[string]struct {
+		ids    []int32
+		limit  int
+		finish string
+		want   []int32 // behind the third token
+	}{
+		"all":             {[]int32{a, b}, 5, "length", []int32{a, b}},
+		"the limit":       {[]int32{a, b}, 4, "length", []int32{a}},
+		"the limit there": {[]int32{a, b}, 3, "length", nil},
+		"an end":          {[]int32{a, end, b, b}, 20, "stop", []int32{a, end}},
+		"an end at once":  {[]int32{end, end}, 20, "stop", []int32{end}},
+	}
+	named := func(name string, on policies.ModelID) string { return fmt.Sprintf("%s on model %d", name, on) }
+	e := start(t, func(cfg *Config) {
+		cfg.Deployments = nil
+		for on := range policies.ModelID(2) {
+			for name, c := range cases {
+				own := policies.Named("putting", func(self policies.ModelID) policies.Policy { return putting{self, on, c.ids} })
+				cfg.Deployments = append(cfg.Deployments, Deployment{Name: named(name, on), Models: []string{"tiny-s", "tiny-l"}, Policy: Policy{Own: own}})
+			}
+		}
+	})
 	for on := range policies.ModelID(2) {
-		for name, c := range map[string]struct {
-			ids    []int32
-			limit  int
-			finish string
-			want   []int32 // behind the third token
-		}{
-			"all":             {[]int32{a, b}, 5, "length", []int32{a, b}},
-			"the limit":       {[]int32{a, b}, 4, "length", []int32{a}},
-			"the limit there": {[]int32{a, b}, 3, "length", nil},
-			"an end":          {[]int32{a, end, b, b}, 20, "stop", []int32{a, end}},
-			"an end at once":  {[]int32{end, end}, 20, "stop", []int32{end}},
-		} {
-			e := start(t, func(cfg *Config) {
-				cfg.Deployments[0].Policy = Policy{Own: policies.Named("putting", func(self policies.ModelID) policies.Policy {
-					return putting{self, on, c.ids}
-				})}
-			})
-			got := answers(t, e, questions(1, c.limit), 1, nil)[0][0]
+		for name, c := range cases {
+			r := questions(1, c.limit)
+			r[0].Model = named(name, on)
+			got := answers(t, e, r, 1, nil)[0][0]
 			if got.End.Finish != c.finish || got.End.Completion != 3+len(c.want) || len(got.IDs) < 3 || !slices.Equal(got.IDs[3:], c.want) {
-				t.Errorf("%s on model %d: %v, %+v", name, on, got.IDs, got.End)
+				t.Errorf("%s: %v, %+v", r[0].Model, got.IDs, got.End)
 			}
 			awaitIdle(t, e)
 		}

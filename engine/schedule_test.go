@@ -12,8 +12,8 @@ import (
 // Whatever the schedule and the thresholds, answers have the same bytes, and each
 // token the same model.
 func TestSchedulesWriteTheSame(t *testing.T) {
-	list := questions(12, 60)
-	list = append(list, seeded(questions(4, 60))...)
+	list := questions(few(6, 12), 60)
+	list = append(list, seeded(list[:few(2, 4)])...)
 	var want [][]said
 	for _, name := range schedule.Names() {
 		rule, err := schedule.Parse(name)
@@ -44,7 +44,7 @@ func TestSchedulesWriteTheSame(t *testing.T) {
 
 // A schedule that waits for all models goes on when a replica dies.
 func TestSchedulesSurviveDeath(t *testing.T) {
-	list := questions(8, 80)
+	list := questions(few(6, 8), few(40, 80))
 	var want [][]said
 	for _, rule := range []schedule.Rule{schedule.Eager, schedule.Lockstep, schedule.StepSync, schedule.ModelSync, schedule.Adaptive} {
 		e := start(t, func(c *Config) { c.Schedule, c.Models[1].Replicas = rule, 2 })
