@@ -456,11 +456,15 @@ func TestNoDeadlockUnderPressure(t *testing.T) {
 // Issue: 200 requests of 300 tokens on a pool of 64 pages all finish, on a pair
 // with 64 pages each.
 func TestManyRequestsOnSmallPool(t *testing.T) {
+	n := 200
+	if testing.Short() {
+		n = 50
+	}
 	for _, reserve := range []scheduler.Reserve{scheduler.ReserveLazy, scheduler.ReserveFull} {
 		for _, slots := range []int{16, 64} {
 			t.Run(fmt.Sprint("reserve ", reserve, " slots ", slots), func(t *testing.T) {
 				var requests []*request
-				for i := range 200 {
+				for i := range n {
 					r := &request{
 						id: scheduler.ID(i + 1), age: int64(i + 1), prompt: make([]int32, 40), answer: 260,
 						cache: true, arrive: 1 + i/4, go0: 6, go1: 4,
@@ -485,7 +489,7 @@ func TestManyRequestsOnSmallPool(t *testing.T) {
 				for _, m := range p.sides {
 					c, x := m.s.Counts(), m.e.Stats()
 					t.Logf("model %d: %d rounds, %d steps, %d tokens fed for %d, %d preemptions, %+v",
-						m.model, p.round, x.Steps, x.Tokens, 200*300, c.Preemptions, m.pool.Counts())
+						m.model, p.round, x.Steps, x.Tokens, n*300, c.Preemptions, m.pool.Counts())
 				}
 			})
 		}
