@@ -24,7 +24,11 @@ func TestThresholdSweepOfThePaper(t *testing.T) {
 			if testing.Short() && c.n > 2 {
 				t.Skip("too long under the race detector")
 			}
-			cfg := r2r(c.n, 10*c.n, 2000, 0.35, c.b, schedule.Delayed)
+			length := 2000
+			if testing.Short() {
+				length = 700
+			}
+			cfg := r2r(c.n, 10*c.n, length, 0.35, c.b, schedule.Delayed)
 			r, err := Run(cfg)
 			if err != nil {
 				t.Fatal(err)
@@ -86,7 +90,7 @@ func TestLookAheadReference(t *testing.T) {
 			// Under the race detector the long run is too long; a short one is less exact.
 			length, bound := 4000, 0.01
 			if testing.Short() {
-				if c.name != "r06" {
+				if c.name != "r04" {
 					t.Skip("too long under the race detector")
 				}
 				length, bound = 2000, 0.015
