@@ -61,17 +61,16 @@ func (g *Group) Input(n int, least uint64) (*threshold.Input, bool) {
 	return measured.Input(list, n, least)
 }
 
-// prefillShare is how much longer first passes of prompts make a mean step, in
-// milliseconds. The solver knows requests that never end, so their steps carry it.
-func prefillShare(m *subservice.Estimate) float64 {
-	var steps uint64
-	for _, e := range m.All {
-		steps += e.N
+// prefillEach is Estimate.PrefillEach over all steps.
+func prefillEach(m *subservice.Estimate) time.Duration {
+	sequences := m.Prefill.N
+	for i, e := range m.All {
+		sequences += uint64(i+1) * e.N
 	}
-	if steps == 0 {
+	if sequences == 0 {
 		return 0
 	}
-	return m.Prefill.Total.Seconds() * 1000 / float64(steps)
+	return m.Prefill.Total / time.Duration(sequences)
 }
 
 // Predict is the throughput, in tokens a second, that the model of delayed batching
@@ -108,7 +107,7 @@ func (g *Group) Lifetime() *Group {
 	for i := range out.Models {
 		m := &out.Models[i]
 		m.All, m.Alone, m.Busy, m.Bare = lifetime(m.All), lifetime(m.Alone), lifetime(m.Busy), lifetime(m.Bare)
-		m.Prefill, m.Hop = lifetimeOf(m.Prefill), lifetimeOf(m.Hop)
+		m.Prefill, m.Hop, m.PrefillEach = lifetimeOf(m.Prefill), lifetimeOf(m.Hop), prefillEach(m)
 	}
 	return out
 }
@@ -144,6 +143,7 @@ func mergeEstimates(a, b *subservice.Estimate) subservice.Estimate {
 	}
 	out.All, out.Bare = mergeSteps(a.All, b.All), mergeSteps(a.Bare, b.Bare)
 	out.Prefill, out.Hop = mergeStep(a.Prefill, b.Prefill), mergeStep(a.Hop, b.Hop)
+	out.PrefillEach = prefillEach(&out)
 	out.Spread = wa*a.Spread + wb*b.Spread
 	out.Alone, out.Busy = mergeSteps(a.Alone, b.Alone), mergeSteps(a.Busy, b.Busy)
 	out.Slowdown = wa*a.Slowdown + wb*b.Slowdown

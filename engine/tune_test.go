@@ -105,9 +105,9 @@ func TestSince(t *testing.T) {
 	if e := got.Prefill; e.N != 20 || e.Mean != 4*time.Millisecond {
 		t.Errorf("prompts: %+v", e)
 	}
-	// 20 prompts of 4 ms over 200 steps make a step 0.4 ms longer.
-	if share := prefillShare(&got); math.Abs(share-0.4) > 1e-9 {
-		t.Errorf("prompts make a step %.3f ms longer", share)
+	// 20 prompts of 4 ms, over 200 steps of one sequence and the 20 that they end in.
+	if each, want := got.PrefillEach, 80*time.Millisecond/220; each != want {
+		t.Errorf("prompts make a step %v longer for each sequence, want %v", each, want)
 	}
 }
 
@@ -166,6 +166,34 @@ func TestVirtual(t *testing.T) {
 	})
 	if prompts > 0.95*plain || hops > 0.98*plain || hops < 0.8*plain {
 		t.Errorf("%.1f tokens/s, with prompts %.1f, with hand-offs that take 3 ms %.1f", plain, prompts, hops)
+	}
+}
+
+// Prompts cost by the sequence and not by the step: the solver, which knows none, then predicts what the real scheduler does with them at
+// every threshold, and does not take fuller batches for a way to save on prompts.
+func TestPromptsCostBySequence(t *testing.T) {
+	const n, tokens, prompt = 6, 100, 300 * time.Millisecond
+	g := pair(0.35, [2][]subservice.StepEstimate{steps(6, 6, 6, 6, 6, 6), steps(27, 28, 29, 30, 31, 32)}, 1)
+	g.Models[1].Prefill = subservice.StepEstimate{N: 100, Mean: prompt, Total: 100 * prompt}
+	g.Models[1].PrefillEach = prompt / (0.35 * tokens)
+	in, ok := g.Input(n, 2000)
+	if !ok {
+		t.Fatal("not enough is known")
+	}
+	cfg, _ := g.Virtual(n, 2000)
+	for b := 1; b <= n-1; b++ {
+		solved, err := Predict(t.Context(), in, []int{1, b})
+		if err != nil {
+			t.Fatal(err)
+		}
+		played, err := PredictVirtual(*cfg, schedule.Delayed, []int{1, b}, tokens, 300)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("threshold %d: solver %.1f tokens/s, played %.1f", b, solved, played)
+		if math.Abs(solved/played-1) > 0.06 {
+			t.Errorf("threshold %d: %.1f tokens/s by the solver, %.1f as played", b, solved, played)
+		}
 	}
 }
 

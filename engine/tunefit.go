@@ -32,6 +32,6 @@ func stepsOf(list []subservice.StepEstimate) []measured.Step {
 // modelOf is an estimate as the solver's inputs are made from it.
 func modelOf(m *subservice.Estimate) measured.Model {
 	return measured.Model{
-		Routed: m.Routed, To: m.To, Kept: m.Kept, Steps: stepsOf(undisturbed(m.All, m.Slowdown)), Slowdown: m.Slowdown, Prefill: prefillShare(m),
+		Routed: m.Routed, To: m.To, Kept: m.Kept, Steps: stepsOf(undisturbed(m.All, m.Slowdown)), Slowdown: m.Slowdown, Prefill: milliseconds(m.PrefillEach),
 	}
 }

@@ -44,8 +44,8 @@ type Measure struct {
 	// Slowdown is how many times as long a step takes while another model of the same
 	// process runs.
 	Slowdown float64 `json:"slowdown"`
-	// Prefill is how much longer first passes of prompts make a mean step, in milliseconds.
-	Prefill float64 `json:"prefill_ms,omitempty"`
+	// Prefill is how much longer first passes of prompts make a step for each of its sequences, in milliseconds.
+	Prefill float64 `json:"prefill_each_ms,omitempty"`
 	// Hop is the mean time of a hand-off that found this replica waiting, in milliseconds.
 	Hop float64 `json:"hop_ms,omitempty"`
 	// Live is the number of live requests of the replica's routing group.

@@ -50,6 +50,9 @@ type Estimate struct {
 	// Prefill is what prompts took: N first passes, and how much longer steps with a
 	// part of one were than steps of the other sequences alone.
 	Prefill StepEstimate
+	// PrefillEach is the same for each sequence that was in a step: prompts' time over sequences' steps, of which the last 2000 or
+	// so weigh the most.
+	PrefillEach time.Duration
 	// Hop is what a hand-off takes, of those that found this replica waiting.
 	Hop StepEstimate
 	// Live is the number of live requests of the routing group, Threshold what
@@ -94,6 +97,24 @@ func (r *routing) add(d policies.Decision) {
 		r.to[k] += a * (hit - r.to[k])
 		r.kept[k] += a * (kept - r.kept[k])
 	}
+}
+
+// promptTime is how much time prompts took of late, and how many sequences were in steps.
+type promptTime struct{ seconds, sequences float64 }
+
+// add counts a step of so many sequences that prompts made so much longer. Older ones fade with each sequence.
+func (p *promptTime) add(sequences int, longer time.Duration) {
+	fade := math.Pow(1-1.0/routedWindow, float64(sequences))
+	p.seconds = p.seconds*fade + longer.Seconds()
+	p.sequences = p.sequences*fade + float64(sequences)
+}
+
+// each is the time of prompts for one sequence in a step.
+func (p *promptTime) each() time.Duration {
+	if p.sequences == 0 {
+		return 0
+	}
+	return time.Duration(p.seconds / p.sequences * float64(time.Second))
 }
 
 // stepTimes are the times of steps by batch size.
@@ -186,6 +207,7 @@ type estimator struct {
 	all, alone, busy, bare stepTimes
 	company                company
 	prefill                StepEstimate
+	prompts                promptTime
 	published              time.Duration
 }
 
@@ -197,6 +219,7 @@ func (e *estimator) measure(plan *scheduler.Plan, took, bare time.Duration, othe
 		e.addPrefill(plan, took)
 		return
 	}
+	e.prompts.add(n, 0)
 	e.company.add(e.all.at(n), took, others)
 	e.all.add(n, took, others)
 	e.bare.add(n, bare, others)
@@ -211,16 +234,19 @@ func (e *estimator) measure(plan *scheduler.Plan, took, bare time.Duration, othe
 
 // addPrefill counts a step with chunks of prompts.
 func (e *estimator) addPrefill(plan *scheduler.Plan, took time.Duration) {
-	others := 0
+	others, first := 0, 0
 	for i, k := range plan.Kinds {
 		switch {
 		case k != scheduler.Prefill:
 			others++
 		case plan.Batch.Rows[i].Sample > 0:
-			e.prefill.N++ // its last chunk
+			first++ // its last chunk
 		}
 	}
-	e.prefill.Total += max(0, took-e.all.of(others))
+	longer := max(0, took-e.all.of(others))
+	e.prefill.N += uint64(first)
+	e.prefill.Total += longer
+	e.prompts.add(others+first, longer)
 }
 
 // Estimate returns what was measured of the deployment whose thresholds count, as of a
@@ -251,7 +277,7 @@ func (s *Subservice) publishEstimates(now time.Duration) {
 	own := Estimate{
 		All: append([]StepEstimate(nil), s.measured.all...), Slowdown: s.measured.company.slowdown(), Spread: math.Sqrt(s.measured.company.spread),
 		Alone: append([]StepEstimate(nil), s.measured.alone...), Busy: append([]StepEstimate(nil), s.measured.busy...),
-		Bare: append([]StepEstimate(nil), s.measured.bare...), Prefill: s.measured.prefill,
+		Bare: append([]StepEstimate(nil), s.measured.bare...), Prefill: s.measured.prefill, PrefillEach: s.measured.prompts.each(),
 		Live: s.group.live, Threshold: s.sched.Threshold(), Step: s.sched.StepTime(),
 	}
 	own.Prefill.settle()

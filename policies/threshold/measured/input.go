@@ -38,8 +38,8 @@ type Model struct {
 	Steps []Step
 	// Slowdown is how many times as long a step takes while another model runs; 0 counts as 1.
 	Slowdown float64
-	// Prefill is how much longer first passes of prompts make a mean step, in
-	// milliseconds. The solver knows requests that never end, so their steps carry it.
+	// Prefill is how much longer first passes of prompts make a step for each of its sequences, in milliseconds. The solver knows
+	// requests that never end, so their steps carry it; and by sequence, since larger batches save nothing of it.
 	Prefill float64
 }
 
@@ -120,7 +120,7 @@ func Input(models []Model, n int, least uint64) (*threshold.Input, bool) {
 		slowed[i] = slowdown(m)
 		times := alone.Times(n)
 		for k := range times {
-			times[k] += m.Prefill
+			times[k] += m.Prefill * float64(k+1)
 		}
 		in.T = append(in.T, times)
 	}
