@@ -1,12 +1,14 @@
 // The CUDA language for one block at a time, as C++. Included before a kernel's source; see the package comment.
 #pragma once
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <ctime>
+// The C headers alone: those of C++ take a quarter of the time that a kernel takes to compile.
+#define _GLIBCXX_INCLUDE_NEXT_C_HEADERS
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
 #include <sys/mman.h>
 
 #define __global__
