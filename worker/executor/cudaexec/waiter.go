@@ -106,41 +106,53 @@ func (w *waiter) close() {
 // errStopped once ctx has ended; then wait may be called again for the same step. Steps have ascending numbers above 0.
 func (w *waiter) wait(ctx context.Context, step uint64, kind int, done func() bool, event func() error) error {
 	from := w.now()
-	if w.asked == step || !w.look(ctx, watching(w.always, kind, w.last[kind]), from, done) {
+	seen, missed := false, false
+	if w.asked != step {
+		seen, missed = w.look(ctx, watching(w.always, kind, w.last[kind]), from, done)
+	}
+	if !seen {
 		if err := w.doze(ctx, step, done, event); err != nil {
 			return err
 		}
 	}
-	w.last[kind] = [2]time.Duration{w.last[kind][1], w.now().Sub(from)}
+	took := w.now().Sub(from)
+	if missed {
+		took = 0
+	}
+	w.last[kind] = [2]time.Duration{w.last[kind][1], took}
 	return nil
 }
 
-// look watches, sleeps and watches, and returns whether the step is done.
-func (w *waiter) look(ctx context.Context, plan watches, from time.Time, done func() bool) bool {
-	if w.watch(done, plan.first) {
-		return true
+// look watches, sleeps and watches. It returns whether the step is done, and whether it ended while the waiter slept: nobody knows when
+// then, so the next steps of its kind are slept for until their events, which tell how long they take.
+func (w *waiter) look(ctx context.Context, plan watches, from time.Time, done func() bool) (seen, missed bool) {
+	if w.watch(ctx, done, plan.first) {
+		return true, false
 	}
 	left := plan.then - w.now().Sub(from)
 	if plan.then == 0 || left <= 0 {
-		return false
+		return false, false
 	}
 	select {
 	case <-w.alarm(left):
-		return w.watch(done, plan.long)
+		if done() {
+			return true, true
+		}
+		return w.watch(ctx, done, plan.long), false
 	case <-ctx.Done():
-		return false
+		return false, false
 	}
 }
 
-// watch spins for so long and returns whether the step is done.
-func (w *waiter) watch(done func() bool, long time.Duration) bool {
+// watch spins for so long, or until ctx ends, and returns whether the step is done.
+func (w *waiter) watch(ctx context.Context, done func() bool, long time.Duration) bool {
 	for start := w.now(); ; {
 		for range 64 {
 			if done() {
 				return true
 			}
 		}
-		if w.now().Sub(start) > long {
+		if w.now().Sub(start) > long || ctx.Err() != nil {
 			return false
 		}
 	}

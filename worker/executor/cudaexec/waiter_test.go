@@ -124,6 +124,49 @@ func TestLongWaitsEndInAWatch(t *testing.T) {
 	}
 }
 
+// A step that ends while the waiter sleeps by the clock is seen late, and nobody knows how late: the next two are slept for by
+// their events, and so on until it is known how long such steps take now.
+func TestStepsThatBecomeShorter(t *testing.T) {
+	w := newWaiting(t, 16*time.Millisecond)
+	w.alarms <- w.time
+	if err := w.wait(t.Context(), 1, 0, func() bool { return len(w.set) == 1 }, w.event); err != nil {
+		t.Fatal(err)
+	}
+	for step := uint64(2); step < 4; step++ {
+		w.events <- nil
+		if err := w.wait(t.Context(), step, 0, never, w.event); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(w.set) != 1 {
+		t.Errorf("alarms after %v, want none but the first", w.set)
+	}
+	if last := w.last[0]; min(last[0], last[1]) == 0 {
+		t.Errorf("last waits %v, want those of the events", last)
+	}
+}
+
+// Where ends are watched for all the time a caller that gives up does not wait for the end of a long watch.
+func TestWatchesEndWithTheContext(t *testing.T) {
+	w := newWaiting(t, time.Hour)
+	w.always = true
+	ctx, cancel := context.WithCancel(t.Context())
+	looks := 0
+	done := func() bool {
+		if looks++; looks == 1000 {
+			cancel()
+		}
+		return false
+	}
+	if err := w.wait(ctx, 1, 0, done, w.event); !errors.Is(err, errStopped) {
+		t.Errorf("wait: %v, want %v", err, errStopped)
+	}
+	if looks > 1200 {
+		t.Errorf("%d looks, want none soon after the context's end", looks)
+	}
+	w.events <- nil // of the step, which goes on
+}
+
 // Steps of one size say nothing about those of another.
 func TestKindsAreExpectedApart(t *testing.T) {
 	w := newWaiting(t, 16*time.Millisecond)
