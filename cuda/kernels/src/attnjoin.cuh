@@ -69,17 +69,17 @@ __device__ __forceinline__ void close_group(Joined &j) {
 	j.group = {-INF, 0.0f}, j.group_out = make_float2(0, 0);
 }
 
-// join_partials joins the partials of a tile in order and writes the output; a thread has two columns of a row at a time, and AHEAD
+// join_partials joins the partials of a tile in order and writes the output; a thread has two columns of a row at a time, and MOST
 // partials of them on their way at once. Where a place has no partial (its group is one, or the tile has ended), what is joined
 // is clear and changes nothing, so there are no branches.
 __device__ __forceinline__ void join_partials(const AttnParams &p, int h, Shared &s) {
-	constexpr int MANY = 20, PAIRS = D / 2, STEP = THREADS / PAIRS; // partials on their way, and rows that the block has, at a time
+	constexpr int MOST = 20, PAIRS = D / 2, STEP = THREADS / PAIRS; // partials on their way, and rows that the block has, at a time
 	const int rows = s.item.ntok * G, length = s.item.spans * SPAN, partial = s.item.partial, token = s.item.token;
 	const int chunks = (s.item.pos + s.item.ntok + length - 1) / length;
 	const u32 groups = s.item.whole;
-	float2(*ml)[MAX_CHUNKS + MANY] = (float2(*)[MAX_CHUNKS + MANY])s.places;
+	float2(*ml)[MAX_CHUNKS + MOST] = (float2(*)[MAX_CHUNKS + MOST])s.places;
 	static_assert(ROWS * sizeof(*ml) <= sizeof(Shared::places), "they take the place of keys and values");
-	const int all = (chunks + MANY - 1) / MANY * MANY;
+	const int all = (chunks + MOST - 1) / MOST * MOST;
 #pragma unroll 4
 	for (int j = threadIdx.x; j < rows * all; j += THREADS) { // many at once: each wait for memory counts here
 		const int chunk = j / rows;
@@ -94,16 +94,16 @@ __device__ __forceinline__ void join_partials(const AttnParams &p, int h, Shared
 		const float2 *from = (const float2 *)p.part_o + ((size_t)(partial + row) * HK + h) * PAIRS + column;
 		Joined j = {{-INF, 0.0f}, {-INF, 0.0f}, {0, 0}, {0, 0}};
 #pragma unroll 1
-		for (int first = 0; first < chunks; first += MANY) {
-			float2 x[MANY];
+		for (int first = 0; first < chunks; first += MOST) {
+			float2 x[MOST];
 #pragma unroll
-			for (int c = 0; c < MANY; c++, from += step) {
+			for (int c = 0; c < MOST; c++, from += step) {
 				const int chunk = first + c;
 				x[c] = make_float2(0, 0);
 				if (chunk < chunks && (chunk % GROUP == 0 || !whole(groups, chunk))) x[c] = __ldcg(from);
 			}
 #pragma unroll
-			for (int c = 0; c < MANY; c++) {
+			for (int c = 0; c < MOST; c++) {
 				const float2 m = ml[row][first + c], f = join_factors(j.group, m.x, m.y);
 				j.group_out.x = join(j.group_out.x, x[c].x, f), j.group_out.y = join(j.group_out.y, x[c].y, f);
 				if ((c + 1) % GROUP == 0) close_group(j);
