@@ -24,15 +24,18 @@ const (
 // NarrowTokens is the most tokens of a step that AttnNarrow is for whatever its rows.
 const NarrowTokens = 16
 
-// wideMean is how many tokens a row has on average in steps that AttnWide is for.
-const wideMean = 3
+// Steps that AttnWide is for: of so many tokens a row on average, or with a row of more than so many.
+const (
+	wideMean    = 3
+	wideLongest = 32
+)
 
-// FormOf is the variant for a step of so many tokens in so many rows: the wide one where rows have three tokens or more on average.
-// The narrow one reads a sequence's keys and values for each of its tiles and makes more of the step's own; in a wide tile of one or
-// two tokens most of its warps have nothing to do, and a single long row would make all others wait. Measured on an H200
-// (docs/bench.md).
-func (d Dims) FormOf(tokens, rows int) AttnForm {
-	if tokens <= NarrowTokens || tokens < wideMean*rows {
+// FormOf is the variant for a step of so many tokens in so many rows, the longest of which has so many. The narrow one reads a
+// sequence's keys and values for each of its tiles and makes more of the step's own; in a wide tile of one or two tokens most of its
+// warps have nothing to do, and a single row of more would make all others wait. Measured on an H200, with rows of up to 30
+// tokens beside others of one (docs/bench.md).
+func (d Dims) FormOf(tokens, rows, longest int) AttnForm {
+	if tokens <= NarrowTokens || tokens < wideMean*rows && longest <= wideLongest {
 		return AttnNarrow
 	}
 	return AttnWide

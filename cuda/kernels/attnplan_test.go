@@ -72,15 +72,16 @@ func TestAttnPlan(t *testing.T) {
 // TestFormOf has the steps that were measured on both sides of the border.
 func TestFormOf(t *testing.T) {
 	for _, tc := range []struct {
-		tokens, rows int
-		want         AttnForm
+		tokens, rows, longest int
+		want                  AttnForm
 	}{
-		{1, 1, AttnNarrow}, {64, 64, AttnNarrow}, {16, 1, AttnNarrow}, {15, 3, AttnNarrow},
-		{46, 17, AttnNarrow}, // 16 that decode beside one of 30 tokens
-		{24, 8, AttnWide}, {40, 8, AttnWide}, {72, 8, AttnWide}, {64, 1, AttnWide}, {2048, 1, AttnWide},
+		{1, 1, 1, AttnNarrow}, {64, 64, 1, AttnNarrow}, {16, 1, 16, AttnNarrow}, {15, 3, 5, AttnNarrow},
+		{46, 17, 30, AttnNarrow}, // 16 that decode beside one of 30 tokens
+		{24, 8, 3, AttnWide}, {40, 8, 5, AttnWide}, {72, 8, 16, AttnWide}, {64, 1, 64, AttnWide}, {2048, 1, 2048, AttnWide},
+		{190, 64, 127, AttnWide}, // a chunk of a prompt beside 63 that decode
 	} {
-		if got := (Dims{Heads: 16, KVHeads: 8}).FormOf(tc.tokens, tc.rows); got != tc.want {
-			t.Errorf("%d tokens in %d rows: form %d, want %d", tc.tokens, tc.rows, got, tc.want)
+		if got := (Dims{Heads: 16, KVHeads: 8}).FormOf(tc.tokens, tc.rows, tc.longest); got != tc.want {
+			t.Errorf("%d tokens in %d rows, up to %d: form %d, want %d", tc.tokens, tc.rows, tc.longest, got, tc.want)
 		}
 	}
 }

@@ -48,11 +48,11 @@ func (e *Executor) fits(b *step.Batch) error {
 func (e *Executor) describe(f *flight) {
 	d, b := f.entry, f.batch
 	f.picks, f.adjusted, f.scored = f.picks[:0], 0, false
-	tokens := 0
+	tokens, longest := 0, 0
 	for i := range b.Rows {
-		tokens += len(b.Rows[i].Tokens)
+		tokens, longest = tokens+len(b.Rows[i].Tokens), max(longest, len(b.Rows[i].Tokens))
 	}
-	form := e.set.Dims.FormOf(tokens, len(b.Rows))
+	form := e.set.Dims.FormOf(tokens, len(b.Rows), longest)
 	e.attn.Reset(e.set.Dims, form, kernels.AttnRoom{Rows: e.cfg.Partials * kernels.PartialRows, Chunks: e.cfg.Partials})
 	at := 0
 	for i := range b.Rows {
