@@ -334,6 +334,36 @@ func TestAttention(t *testing.T) {
 	}
 }
 
+// The emulator is of an architecture with a ring of two spans; here it has those with three, and with two.
+func TestAttentionRings(t *testing.T) {
+	r := newRig(t, tiny)
+	if !r.Simulated {
+		t.Skip("skip: a GPU has the ring of its architecture")
+	}
+	c := newAttnCase(tiny, 9, []attnRow{{128, 1}, {250, 40}, {0, 70}, {1030, 2}})
+	whole := c.run(r, kernels.AttnNarrow, 1)
+	if msg := c.check(whole); msg != "" {
+		t.Fatal(msg)
+	}
+	for _, arch := range []string{"sm_80", "sm_90a"} {
+		set, err := kernels.LoadFor(t.Context(), r.Context, r.Builder, tiny, arch)
+		r.ok(err)
+		other := &rig{r.Device, set, t}
+		for _, blocks := range []int{1, 4, 1 << 20} {
+			if got := bothOrders(other, func() []uint16 { return c.run(other, kernels.AttnWide, blocks) }); !slices.Equal(got, whole) {
+				t.Errorf("%s, a plan for %d blocks: other bits", arch, blocks)
+			}
+		}
+		l := c.prepare(other, kernels.AttnWide, 1<<20)
+		l.blocks = fewBlocks // that walk several items each
+		l.launch(other)
+		if got := l.outcome(other); !slices.Equal(got, whole) {
+			t.Errorf("%s, few blocks: other bits", arch)
+		}
+		r.ok(set.Close())
+	}
+}
+
 // The partials of a wide tile of 64 rows come to shared memory in several batches.
 func TestAttentionJoinsInBatches(t *testing.T) {
 	r := newRig(t, tiny)

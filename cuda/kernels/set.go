@@ -52,11 +52,15 @@ func Load(ctx context.Context, device *driver.Context, b Builder, d Dims) (*Set,
 }
 
 // LoadTimed is Load for kernels whose blocks note when they run. The Timeline is of the same device.
-func LoadTimed(ctx context.Context, device *driver.Context, b Builder, d Dims, t *Timeline) (_ *Set, err error) {
+func LoadTimed(ctx context.Context, device *driver.Context, b Builder, d Dims, t *Timeline) (*Set, error) {
 	arch, err := device.Device().Arch()
 	if err != nil {
 		return nil, err
 	}
+	return load(ctx, device, b, d, t, arch)
+}
+
+func load(ctx context.Context, device *driver.Context, b Builder, d Dims, t *Timeline, arch string) (_ *Set, err error) {
 	programs, err := Programs(d, arch)
 	if err != nil {
 		return nil, err
