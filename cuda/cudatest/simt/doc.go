@@ -3,7 +3,8 @@
 // expect. It gives a driver.Driver, so launch code and executor above it are the product's own.
 //
 // What it finds: wrong indices (each allocation ends at a page that cannot be touched, fresh memory is NaN), wrong
-// arithmetic, missing barriers (two orders of threads must give the same bits) and barriers that not all threads reach.
+// arithmetic, missing barriers (two orders of threads must give the same bits), barriers that not all threads reach, and asynchronous
+// copies that are used before they were waited for (until then NaN is in their place).
 // What it cannot find: anything of the memory model, alignment faults, resource limits and speed.
 //
 // One process has one simulated device, as the CUDA API has no place for a state; Open holds a lock on it until the

@@ -21,7 +21,8 @@ const threads = 43
 type params struct{ Out driver.Ptr }
 
 // head begins every kernel of these tests. Two warps take part, the second with fewer lanes.
-const head = `struct Params { int *out; };
+const head = `#include "ptx.cuh"
+struct Params { int *out; };
 extern "C" __global__ void probe(const __grid_constant__ Params p) {
 	__shared__ int seen[64];
 	const int i = threadIdx.x;
@@ -146,6 +147,39 @@ func TestMissingBarrierShows(t *testing.T) {
 		if same := slices.Equal(forwards, backwards); same != (barrier != "") {
 			t.Errorf("with barrier %q: the same in both orders: %v", barrier, same)
 		}
+	}
+}
+
+// Copies are there after the wait for their group and not before, and those of the block before are forgotten.
+func TestCopiesAreWaitedFor(t *testing.T) {
+	for name, tc := range map[string]struct {
+		wait string
+		want int32 // copies that are there
+	}{
+		"both groups":       {"copy_wait<0>();", 2},
+		"the first":         {"copy_wait<1>();", 1},
+		"none":              {"copy_wait<2>();", 0},
+		"no wait":           {"", 0},
+		"one after another": {"copy_wait<1>(); copy_wait<0>();", 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := play(t, `
+	static const __align__(16) int from[4] = {1, 1, 1, 1};
+	__shared__ __align__(16) int to[43][3][4];
+	copy_async(to[i][0], from, true);
+	copy_commit();
+	copy_async(to[i][1], from, true);
+	copy_commit();
+	copy_async(to[i][2], from, true); // of a group that is not closed
+	`+tc.wait+`
+	p.out[43 * blockIdx.x + i] = (to[i][0][0] == 1) + (to[i][1][3] == 1) + (to[i][2][0] == 1);`, false)
+			must(t, err)
+			for i, v := range got {
+				if v != tc.want {
+					t.Fatalf("thread %d: %d copies are there, want %d", i, v, tc.want)
+				}
+			}
+		})
 	}
 }
 

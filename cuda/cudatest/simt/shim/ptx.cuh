@@ -63,13 +63,25 @@ static inline unsigned high_halves(unsigned a, unsigned b) { return a >> 16 | (b
 static inline uint4 load_stream(const void *p) { return *(const uint4 *)p; }
 static inline uint4 load_host(const void *p) { return *(const uint4 *)p; }
 static inline void store_release_system(unsigned long long *p, unsigned long long v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+
+// Copies are made as late as copy_wait allows, and their places hold NaN until then, so that a wait that is missing or too short shows.
 static inline void copy_async(void *to, const void *from, bool valid) {
-	if (valid) memcpy(to, from, 16);
-	else memset(to, 0, 16);
+	simt::Copies &c = simt::now->copies;
+	if (c.asked - c.made == simt::Copies::most) abort();
+	c.list[c.asked++ % simt::Copies::most] = {to, valid ? from : nullptr, c.groups};
+	memset(to, 0xff, 16);
+}
+static inline void copy_commit() { simt::now->copies.groups++; }
+template <int N> static inline void copy_wait() {
+	simt::Copies &c = simt::now->copies;
+	for (; c.made != c.asked; c.made++) {
+		const simt::Copy &next = c.list[c.made % simt::Copies::most];
+		if (next.group + N >= c.groups) break;
+		if (next.from) memcpy(next.to, next.from, 16);
+		else memset(next.to, 0, 16);
+	}
 }
 static inline void prefetch_keep(const void *p) { *(volatile const char *)p; } // an address past the end of memory shows
-static inline void copy_commit() {}
-template <int N> static inline void copy_wait() {}
 static inline void start_next() {}
 static inline void await_previous() {}
 

@@ -33,6 +33,20 @@ struct Warp {
 	unsigned meetings;      // that have been
 };
 
+// A Copy is of 16 bytes, from null for zeros.
+struct Copy {
+	void *to;
+	const void *from;
+	unsigned group;
+};
+
+// Copies are a thread's asynchronous ones: those from made to asked are yet to be made. groups is how many groups of them are closed.
+struct Copies {
+	static const unsigned most = 128; // that may be open
+	unsigned asked, made, groups;
+	Copy list[most];
+};
+
 // A fiber can go on when *event is no longer what it saw there.
 struct Fiber {
 	void *sp;
@@ -41,6 +55,7 @@ struct Fiber {
 	unsigned lane;
 	Warp *warp;
 	Dim tid;
+	Copies copies;
 };
 
 static const unsigned never = 0, always = 1; // events for seen = 0
@@ -250,6 +265,7 @@ static int run(void (*kernel)(const void *), const void *params, Dim grid, Dim b
 			Warp &w = all[i / 32];
 			f.tid = {i % block.x, i / block.x % block.y, i / block.x / block.y};
 			f.lane = i % 32, f.warp = &w, f.event = &always, f.seen = 0;
+			f.copies.asked = f.copies.made = f.copies.groups = 0;
 			if (f.lane == 0) w.live = w.missing = n - i < 32 ? n - i : 32, w.meetings = 0;
 			w.present[f.lane] = true;
 			void **sp = (void **)(stacks + (i + 1) * stack - 64);
