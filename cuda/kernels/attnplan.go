@@ -34,7 +34,7 @@ const (
 // sequence's keys and values for each of its tiles and makes more of the step's own; in a wide tile of one or two tokens most of its
 // warps have nothing to do, and a single row of more would make all others wait. Measured on an H200, with rows of up to 30
 // tokens beside others of one (docs/bench.md).
-func (d Dims) FormOf(tokens, rows, longest int) AttnForm {
+func FormOf(tokens, rows, longest int) AttnForm {
 	if tokens <= NarrowTokens || tokens < wideMean*rows && longest <= wideLongest {
 		return AttnNarrow
 	}

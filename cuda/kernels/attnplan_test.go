@@ -80,7 +80,7 @@ func TestFormOf(t *testing.T) {
 		{24, 8, 3, AttnWide}, {40, 8, 5, AttnWide}, {72, 8, 16, AttnWide}, {64, 1, 64, AttnWide}, {2048, 1, 2048, AttnWide},
 		{190, 64, 127, AttnWide}, // a chunk of a prompt beside 63 that decode
 	} {
-		if got := (Dims{Heads: 16, KVHeads: 8}).FormOf(tc.tokens, tc.rows, tc.longest); got != tc.want {
+		if got := FormOf(tc.tokens, tc.rows, tc.longest); got != tc.want {
 			t.Errorf("%d tokens in %d rows, up to %d: form %d, want %d", tc.tokens, tc.rows, tc.longest, got, tc.want)
 		}
 	}

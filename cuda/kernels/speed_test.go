@@ -165,7 +165,7 @@ func BenchmarkAttention(b *testing.B) {
 			repeat(1, 1024, 1), repeat(8, 1024, 1), repeat(64, 1024, 1), repeat(1, 4096, 1), repeat(1, 20000, 1), repeat(8, 4000, 1),
 			repeat(8, 1024, 5), repeat(1, 1024, 5), repeat(1, 1024, 10), repeat(16, 1024, 10), {{0, 4096}},
 		} {
-			form := d.FormOf(len(rows)*rows[0].n, len(rows), rows[0].n)
+			form := kernels.FormOf(len(rows)*rows[0].n, len(rows), rows[0].n)
 			l := newAttnCase(d, 1, rows).prepare(r, form, d.AttnSlots(form))
 			b.Run(fmt.Sprintf("%s/rows=%d,pos=%d,q=%d", name, len(rows), rows[0].pos, rows[0].n), func(b *testing.B) {
 				each := graphed(b, r, 20, func(int) error {

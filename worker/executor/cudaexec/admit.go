@@ -52,7 +52,7 @@ func (e *Executor) describe(f *flight) {
 	for i := range b.Rows {
 		tokens, longest = tokens+len(b.Rows[i].Tokens), max(longest, len(b.Rows[i].Tokens))
 	}
-	form := e.set.Dims.FormOf(tokens, len(b.Rows), longest)
+	form := kernels.FormOf(tokens, len(b.Rows), longest)
 	e.attn.Reset(e.set.Dims, form, kernels.AttnRoom{Rows: e.cfg.Partials * kernels.PartialRows, Chunks: e.cfg.Partials})
 	at := 0
 	for i := range b.Rows {
