@@ -56,10 +56,10 @@ func (l *logs) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// refusals counts the lines that say that something was refused.
+// refusals counts the lines that say that something was refused: as a warning, or for debugging with how often it was before.
 func (l *logs) refusals() (n int) {
 	for line := range strings.Lines(l.String()) {
-		if strings.Contains(line, "refused") && strings.Contains(line, "level=WARN") {
+		if strings.Contains(line, "refused") && (strings.Contains(line, "level=WARN") || strings.Contains(line, " count=")) {
 			n++
 		}
 	}
