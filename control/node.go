@@ -45,6 +45,9 @@ type Node struct {
 	rates  *rates
 	tuner  *tuner.Tuner
 	tries  *tries
+	// gone is closed when this node has heard that it was removed.
+	gone     chan struct{}
+	goneOnce sync.Once
 	// refused tells of those that want to join.
 	refused unwelcome.Log
 	// weight is nil before the state was weighed.
@@ -69,7 +72,7 @@ func Open(cfg Config) (*Node, error) {
 	}
 	return &Node{
 		cfg: cfg, log: cfg.Log, view: cfg.View, fsm: newFSM(cfg.View), store: store,
-		peers: client.NewPeers(cfg.Credentials, cfg.Dial, cfg.Log), contacts: contacts,
+		gone: make(chan struct{}), peers: client.NewPeers(cfg.Credentials, cfg.Dial, cfg.Log), contacts: contacts,
 		leader: newLeadership(), book: book, heard: newBeats(), rates: newRates(), tuner: tuner.New(), tries: newTries(),
 	}, nil
 }
@@ -283,7 +286,7 @@ func (n *Node) removed(ctx context.Context) error {
 	for {
 		r, changed := n.leader.now()
 		if !r.self {
-			return ErrRemoved
+			return n.leave()
 		}
 		select {
 		case <-changed:
@@ -291,6 +294,12 @@ func (n *Node) removed(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// leave says that this node was removed; its loop ends with what it returns.
+func (n *Node) leave() error {
+	n.goneOnce.Do(func() { close(n.gone) })
+	return ErrRemoved
 }
 
 // announce tells the cluster of this start, and again whenever the state has lost it. It

@@ -52,6 +52,12 @@ func (n *Node) Propose(ctx context.Context, c cluster.Command) (uint64, error) {
 		select {
 		case <-changed:
 		case <-retry.C:
+		case <-n.gone:
+			retry.Stop()
+			if n.removes(&c) {
+				return n.State().Index, nil // it was done, and the answer to it was lost with this node's connections
+			}
+			return 0, ErrRemoved
 		case <-patience.C:
 			retry.Stop()
 			return 0, fmt.Errorf("%w (%w)", ErrNoLeader, err)
@@ -147,12 +153,8 @@ func (n *Node) apply(c cluster.Command) (uint64, error) {
 // it could not give its vote to a successor, and of two control nodes the other one would
 // wait for it for ever. Without an error the command is to be applied here.
 func (n *Node) yield(r *raft.Raft, c *cluster.Command) error {
-	var remove cluster.RemoveNode
-	if c.Kind != cluster.KindRemoveNode || c.Decode(&remove) != nil || remove.Name != n.cfg.Self.ID {
+	if !n.removes(c) {
 		return nil
-	}
-	if remove.Role != "" && remove.Role != cluster.Control {
-		return nil // which is refused when it is applied, and why
 	}
 	voters := 0
 	for _, server := range n.servers(r) {
@@ -161,13 +163,20 @@ func (n *Node) yield(r *raft.Raft, c *cluster.Command) error {
 		}
 	}
 	if voters == 1 {
-		return fmt.Errorf("node %q %w: it is the only control node that votes", remove.Name, state.ErrInvalid)
+		return fmt.Errorf("node %q %w: it is the only control node that votes", n.cfg.Self.ID, state.ErrInvalid)
 	}
 	n.log.Info("leadership is handed over, as this node is to be removed")
 	if err := n.handTo(r); err != nil {
 		return fmt.Errorf("%w: leadership was not handed over: %w", errAgain, errors.Join(client.ErrNotLeader, err))
 	}
 	return fmt.Errorf("%w: %w", errAgain, client.ErrNotLeader)
+}
+
+// removes says that a command removes this node. One for another role is refused when it is applied, and why.
+func (n *Node) removes(c *cluster.Command) bool {
+	var remove cluster.RemoveNode
+	return c.Kind == cluster.KindRemoveNode && c.Decode(&remove) == nil && remove.Name == n.cfg.Self.ID &&
+		(remove.Role == "" || remove.Role == cluster.Control)
 }
 
 // admissible refuses what must not reach the log.

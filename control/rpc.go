@@ -320,13 +320,18 @@ func (n *Node) beat(ctx context.Context) error {
 		if n.cfg.Gossip != nil {
 			own.Gossip = n.cfg.Gossip()
 		}
-		// What fails is repeated with the next tick.
-		if leader, _ := n.Leader(); leader == "" && len(n.State().Nodes) == 0 {
-			_, _ = n.contacts.Heartbeat(attempt, own) // the consensus does not know of this node yet
+		// What fails is repeated with the next tick. Without a leader the consensus does not know of this node yet, or this node was removed
+		// and its connections for the log were cut before that could say so.
+		var err error
+		if leader, _ := n.Leader(); leader == "" {
+			_, err = n.contacts.Heartbeat(attempt, own)
 		} else {
-			_, _ = n.hear(attempt, nil, own)
+			_, err = n.hear(attempt, nil, own)
 		}
 		cancel()
+		if errors.Is(err, client.ErrRemoved) {
+			return n.leave()
+		}
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
