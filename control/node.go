@@ -278,30 +278,6 @@ func (n *Node) failed(ctx context.Context) error {
 	}
 }
 
-// removed ends the node when it was removed and leads no more.
-func (n *Node) removed(ctx context.Context) error {
-	if _, err := n.view.WaitFor(ctx, func(s *state.State) bool { return s.IsRemoved(n.cfg.Self.ID) }); err != nil {
-		return err
-	}
-	for {
-		r, changed := n.leader.now()
-		if !r.self {
-			return n.leave()
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-}
-
-// leave says that this node was removed; its loop ends with what it returns.
-func (n *Node) leave() error {
-	n.goneOnce.Do(func() { close(n.gone) })
-	return ErrRemoved
-}
-
 // announce tells the cluster of this start, and again whenever the state has lost it. It
 // ends with client.ErrElsewhere when another process starts as the node.
 func (n *Node) announce(ctx context.Context) error {
@@ -355,17 +331,4 @@ func (n *Node) announced(ctx context.Context, c *cluster.Command) (bool, *cluste
 	case <-ctx.Done():
 	}
 	return false, c, nil
-}
-
-// expel closes the connections of removed control nodes.
-func (n *Node) expel(ctx context.Context, stream *stream) error {
-	for {
-		changed := n.view.Changed()
-		stream.closeAll(n.view.Removed)
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
 }

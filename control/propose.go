@@ -15,7 +15,6 @@ import (
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/api/protocol"
 	"github.com/tokenrouter/tokenrouter/control/client"
-	"github.com/tokenrouter/tokenrouter/control/state"
 )
 
 // ErrNoLeader says that there was no leader for Config.Patience. Whether the command
@@ -146,37 +145,6 @@ func (n *Node) apply(c cluster.Command) (uint64, error) {
 		return 0, fmt.Errorf("control: the log gave %T for a command", future.Response())
 	}
 	return result.index, result.err
-}
-
-// yield hands leadership over before this node is removed: its successor takes it out of
-// the consensus. Once the removal is applied nobody takes this node's certificate, so that
-// it could not give its vote to a successor, and of two control nodes the other one would
-// wait for it for ever. Without an error the command is to be applied here.
-func (n *Node) yield(r *raft.Raft, c *cluster.Command) error {
-	if !n.removes(c) {
-		return nil
-	}
-	voters := 0
-	for _, server := range n.servers(r) {
-		if server.Suffrage == raft.Voter {
-			voters++
-		}
-	}
-	if voters == 1 {
-		return fmt.Errorf("node %q %w: it is the only control node that votes", n.cfg.Self.ID, state.ErrInvalid)
-	}
-	n.log.Info("leadership is handed over, as this node is to be removed")
-	if err := n.handTo(r); err != nil {
-		return fmt.Errorf("%w: leadership was not handed over: %w", errAgain, errors.Join(client.ErrNotLeader, err))
-	}
-	return fmt.Errorf("%w: %w", errAgain, client.ErrNotLeader)
-}
-
-// removes says that a command removes this node. One for another role is refused when it is applied, and why.
-func (n *Node) removes(c *cluster.Command) bool {
-	var remove cluster.RemoveNode
-	return c.Kind == cluster.KindRemoveNode && c.Decode(&remove) == nil && remove.Name == n.cfg.Self.ID &&
-		(remove.Role == "" || remove.Role == cluster.Control)
 }
 
 // admissible refuses what must not reach the log.

@@ -96,6 +96,16 @@ func credentials(t *testing.T) *identity.Credentials {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return issued(t, a, cluster.Worker, "w")
+}
+
+// issued are the credentials of a node of the authority's cluster "c".
+func issued(t *testing.T, a *identity.Authority, role cluster.Role, node string) *identity.Credentials {
+	t.Helper()
+	ca, _, err := a.PEM()
+	if err != nil {
+		t.Fatal(err)
+	}
 	key, request, err := identity.NewKey()
 	if err != nil {
 		t.Fatal(err)
@@ -104,11 +114,7 @@ func credentials(t *testing.T) *identity.Credentials {
 	if err != nil {
 		t.Fatal(err)
 	}
-	certificate, err := a.Issue(request, identity.Name{Cluster: "c", Role: cluster.Worker, Node: "w"}, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	ca, _, err := a.PEM()
+	certificate, err := a.Issue(request, identity.Name{Cluster: "c", Role: role, Node: node}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -58,29 +58,6 @@ func watchAt(t *testing.T, long time.Duration, nodes map[string]*speaker, addrs 
 	if err != nil {
 		t.Fatal(err)
 	}
-	ca, _, err := a.PEM()
-	if err != nil {
-		t.Fatal(err)
-	}
-	of := func(role cluster.Role, node string) *identity.Credentials {
-		key, request, err := identity.NewKey()
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := identity.EncodeKey(key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		certificate, err := a.Issue(request, identity.Name{Cluster: "c", Role: role, Node: node}, time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
-		out, err := identity.NewCredentials(certificate, text, [][]byte{ca}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return out
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), long)
 	defer cancel()
 	var servers conc.WaitGroup
@@ -89,13 +66,13 @@ func watchAt(t *testing.T, long time.Duration, nodes map[string]*speaker, addrs 
 		s.began = time.Now()
 		l := memconn.Listen()
 		listeners[addr] = l
-		server, err := h2.NewServer(h2.Config{TLS: of(cluster.Control, "control-"+addr[:1]).Server(identity.ProtocolHTTP)}, s)
+		server, err := h2.NewServer(h2.Config{TLS: issued(t, a, cluster.Control, "control-"+addr[:1]).Server(identity.ProtocolHTTP)}, s)
 		if err != nil {
 			t.Fatal(err)
 		}
 		servers.Go(func() { _ = server.Serve(ctx, l) })
 	}
-	c, err := New(Config{Credentials: of(cluster.Worker, "w"), Control: addrs, Dial: func(ctx context.Context, _, addr string) (net.Conn, error) {
+	c, err := New(Config{Credentials: issued(t, a, cluster.Worker, "w"), Control: addrs, Dial: func(ctx context.Context, _, addr string) (net.Conn, error) {
 		return listeners[addr].Dial(ctx)
 	}})
 	if err != nil {

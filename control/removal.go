@@ -1,0 +1,81 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/control/client"
+	"github.com/tokenrouter/tokenrouter/control/state"
+)
+
+// yield hands leadership over before this node is removed: its successor takes it out of
+// the consensus. Once the removal is applied nobody takes this node's certificate, so that
+// it could not give its vote to a successor, and of two control nodes the other one would
+// wait for it for ever. Without an error the command is to be applied here.
+func (n *Node) yield(r *raft.Raft, c *cluster.Command) error {
+	if !n.removes(c) {
+		return nil
+	}
+	voters := 0
+	for _, server := range n.servers(r) {
+		if server.Suffrage == raft.Voter {
+			voters++
+		}
+	}
+	if voters == 1 {
+		return fmt.Errorf("node %q %w: it is the only control node that votes", n.cfg.Self.ID, state.ErrInvalid)
+	}
+	n.log.Info("leadership is handed over, as this node is to be removed")
+	if err := n.handTo(r); err != nil {
+		return fmt.Errorf("%w: leadership was not handed over: %w", errAgain, errors.Join(client.ErrNotLeader, err))
+	}
+	return fmt.Errorf("%w: %w", errAgain, client.ErrNotLeader)
+}
+
+// removes says that a command removes this node. One for another role is refused when it is applied, and why.
+func (n *Node) removes(c *cluster.Command) bool {
+	var remove cluster.RemoveNode
+	return c.Kind == cluster.KindRemoveNode && c.Decode(&remove) == nil && remove.Name == n.cfg.Self.ID &&
+		(remove.Role == "" || remove.Role == cluster.Control)
+}
+
+// removed ends the node when it was removed and leads no more.
+func (n *Node) removed(ctx context.Context) error {
+	if _, err := n.view.WaitFor(ctx, func(s *state.State) bool { return s.IsRemoved(n.cfg.Self.ID) }); err != nil {
+		return err
+	}
+	for {
+		r, changed := n.leader.now()
+		if !r.self {
+			return n.leave()
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// leave says that this node was removed; its loop ends with what it returns.
+func (n *Node) leave() error {
+	n.goneOnce.Do(func() { close(n.gone) })
+	return ErrRemoved
+}
+
+// expel closes the connections of removed control nodes.
+func (n *Node) expel(ctx context.Context, stream *stream) error {
+	for {
+		changed := n.view.Changed()
+		stream.closeAll(n.view.Removed)
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
