@@ -4,6 +4,10 @@
 // token samples[first + r].token and x is not written; first is 0 otherwise.
 // One block of 256 threads a row; the row stays in registers. The sum's order depends on C alone. The weights come before the wait, and x,
 // which was written half a layer ago, to the L2 at least.
+//
+// The next kernel's blocks are placed while these run, on the multiprocessors with the fewest. A block without a row (graphs have more
+// blocks than some steps have rows) stays as long as the others therefore: were it to leave early, the place would look free, two of
+// band's blocks would share a multiprocessor, and the whole product would wait for them.
 #include "bf16.cuh"
 #include "params.cuh"
 #include "reduce.cuh"
@@ -24,8 +28,11 @@ extern "C" __global__ void __launch_bounds__(256) rmsnorm(const __grid_constant_
 		for (int i = threadIdx.x * 32; i < C; i += THREADS * 32) prefetch_keep(p.x + (size_t)r * C + i);
 	await_previous();
 	if (p.late) start_next();
-	if (r + p.first >= *p.count) return;
-	const size_t from = (size_t)(p.samples ? p.samples[r + p.first].token : r) * C, to = (size_t)r * C;
+	const int count = *p.count, row = min(r + p.first, count - 1);
+	if (row < 0) return;
+	const bool idle = row < r + p.first; // reads what no block writes
+	const float *x = idle && p.delta ? p.delta : p.x, *delta = idle ? nullptr : p.delta;
+	const size_t from = (size_t)(p.samples ? p.samples[row].token : row) * C, to = (size_t)r * C;
 	float4 v[PER];
 	float sum = 0;
 #pragma unroll
@@ -33,9 +40,9 @@ extern "C" __global__ void __launch_bounds__(256) rmsnorm(const __grid_constant_
 		const int i = (j * THREADS + threadIdx.x) * 4;
 		v[j] = make_float4(0, 0, 0, 0);
 		if (i >= C) continue;
-		v[j] = *(const float4 *)(p.x + from + i);
-		if (p.delta) {
-			const float4 d = *(const float4 *)(p.delta + from + i);
+		v[j] = *(const float4 *)(x + from + i);
+		if (delta) {
+			const float4 d = *(const float4 *)(delta + from + i);
 			v[j].x += d.x, v[j].y += d.y, v[j].z += d.z, v[j].w += d.w;
 			if (!p.samples) *(float4 *)(p.x + from + i) = v[j];
 		}
@@ -45,6 +52,7 @@ extern "C" __global__ void __launch_bounds__(256) rmsnorm(const __grid_constant_
 		sum = fmaf(v[j].w, v[j].w, sum);
 	}
 	const float inv = rsqrtf(block_sum<THREADS>(sum, scratch) / C + p.eps);
+	if (idle) return;
 #pragma unroll
 	for (int j = 0; j < PER; j++) {
 		const int i = (j * THREADS + threadIdx.x) * 4;
