@@ -162,3 +162,31 @@ func TestGate(t *testing.T) {
 		}
 	}
 }
+
+// Tiles of band that are claimed are the same to the last bit as those dealt out, and the counter is 0 again.
+func TestBandClaims(t *testing.T) {
+	r := newRig(t, tiny)
+	const k = 2616 // more runs than the ring has places
+	n := 208
+	if !r.Simulated {
+		n = 16 * 132 * 5
+	}
+	w, x := cudatest.Put(t, r.Device, cudatest.BF16s(1, n*k, 1)), cudatest.Put(t, r.Device, cudatest.BF16s(2, kernels.MaxBand*k, 1))
+	claims := cudatest.Put(t, r.Device, []uint32{0})
+	for name, launch := range map[string]matmul{"plain": r.set.Band, "gate": r.set.BandGate} {
+		for _, tokens := range []int32{0, 3, kernels.MaxBand} {
+			p := kernels.MatmulParams{Count: cudatest.Put(t, r.Device, []int32{tokens}), W: w, X: x, N: int32(n), K: k, LdY: int32(n)}
+			run := func(claims driver.Ptr) []uint32 {
+				p.Claims, p.Y = claims, cudatest.Make[uint32](t, r.Device, kernels.MaxBand*n)
+				r.ok(launch(r.Stream, &p, kernels.MaxBand))
+				return cudatest.Get[uint32](t, r.Device, p.Y, kernels.MaxBand*n)
+			}
+			if !slices.Equal(run(claims), run(0)) {
+				t.Errorf("%s T=%d: claimed tiles differ", name, tokens)
+			}
+			if left := cudatest.Get[uint32](t, r.Device, claims, 1); left[0] != 0 {
+				t.Fatalf("%s T=%d: the counter is %d", name, tokens, left[0])
+			}
+		}
+	}
+}

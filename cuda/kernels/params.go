@@ -136,8 +136,8 @@ type AttnParams struct {
 
 // MatmulParams mirrors struct MatmulParams.
 type MatmulParams struct {
-	Count, W, X, Y  driver.Ptr
-	N, K, LdY, Late int32
+	Count, W, X, Y, Claims driver.Ptr
+	N, K, LdY, Late        int32
 }
 
 // SilumulParams mirrors struct SilumulParams.

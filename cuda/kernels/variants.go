@@ -115,7 +115,7 @@ const MaxBand = 8
 const (
 	bandRuns   = 10
 	bandTiles  = 4
-	bandShared = 5*4*256*16 + 2*8*8*20*4 + bandTiles*256*16
+	bandShared = 5*4*256*16 + 2*8*8*20*4 + bandTiles*256*16 + 16
 )
 
 func bandVariant(gate int) Variant { return Variant{"band", defines("BAND_ACT", gate), 128} }

@@ -2,8 +2,10 @@
 //
 // With BAND_ACT, w is gate [N/2, K] over up [N/2, K], and y[t,i] = silu(gate . x) * (up . x), bf16.
 //
-// One block an SM walks tiles of 16 rows of w, blockIdx.x and every gridDim.x-th after it, so that weights flow without a
-// pause from the first tile to the last. Its 8 warps split K: warp w takes the runs of 64 inner elements w, w + 8, ... in
+// One block an SM walks tiles of 16 rows of w, so that weights flow without a pause from the first tile to the last. The first is
+// blockIdx.x, the others are claimed from a counter, three tiles ahead: some multiprocessors are slower, and at times two blocks share
+// one. Without a counter, with several slices, or with runs so few that a ring holds all of a tile, they are every gridDim.x-th.
+// Its 8 warps split K: warp w takes the runs of 64 inner elements w, w + 8, ... in
 // order, and the warps' sums are added in warp order: the sums of slim with 8 warps, bit for bit, and independent of T and
 // of the number of blocks. The tokens' part of a slice of at most 8 RUNS runs lies in registers as fragments, so that tokens
 // are read once a block and not once a tile; a longer K has several slices, and what a warp has summed up of the block's
@@ -26,23 +28,38 @@ struct Shared {
 	uint4 ring[STAGES][4][THREADS];   // a lane's pieces of a run: rows g and g + 8 of its first 32 elements, then of the others
 	float sums[2][WARPS][TOKENS][STRIDE]; // of a tile, by turns
 	float4 kept[TILES][THREADS];      // between slices
+	int tiles[4];                     // of the block where they are claimed: the i-th in place i % 4
 };
 
-// Cursor is a warp's place: a run of a tile in a slice.
+// Cursor is a warp's place: a run of a tile in a slice, the block's i-th.
 struct Cursor {
-	int slice, tile, run;
+	int slice, tile, run, i;
 };
 
 // Shape is how a block goes through the matrix.
 struct Shape {
 	int tiles, slices, runs; // runs of a warp in a slice
+	bool claimed;
 };
 
-__device__ __forceinline__ void advance(Cursor &c, const Shape &s) {
+// following returns the tile after the i-th, which is given.
+__device__ __forceinline__ int following(const Shape &s, const Shared &shared, int tile, int i) {
+	return s.claimed ? shared.tiles[(i + 1) % 4] : tile + gridDim.x;
+}
+
+__device__ __forceinline__ void advance(Cursor &c, const Shape &s, const Shared &shared) {
 	if (++c.run < s.runs) return;
-	c.run = 0, c.tile += gridDim.x;
+	c.run = 0, c.tile = following(s, shared, c.tile, c.i++);
 	if (c.tile < s.tiles) return;
-	c.tile = blockIdx.x, c.slice++;
+	c.tile = blockIdx.x, c.i = 0, c.slice++;
+}
+
+// claim returns the next tile that no block has, or one past the end. Each block claims until then, so that there are as many claims as
+// tiles; the last one makes the counter 0 again.
+__device__ __forceinline__ int claim(const MatmulParams &p, const Shape &s) {
+	const u32 turn = atomicAdd(p.claims, 1u);
+	if (turn == (u32)s.tiles - 1) *p.claims = 0;
+	return (int)(gridDim.x + turn);
 }
 
 // element returns the first inner element of a warp's run.
@@ -51,7 +68,7 @@ __device__ __forceinline__ int element(const Shape &s, int slice, int run) {
 }
 
 // fetch starts the copy of a run; past the end there is nothing to copy.
-__device__ __forceinline__ void fetch(const MatmulParams &p, const Shape &s, Cursor &c, uint4 (*to)[THREADS]) {
+__device__ __forceinline__ void fetch(const MatmulParams &p, const Shape &s, const Shared &shared, Cursor &c, uint4 (*to)[THREADS]) {
 	if (c.slice < s.slices) {
 		const int g = threadIdx.x % 32 / 4, k = element(s, c.slice, c.run) + threadIdx.x % 4 * 8;
 #pragma unroll
@@ -71,7 +88,7 @@ __device__ __forceinline__ void fetch(const MatmulParams &p, const Shape &s, Cur
 				copy_async(&to[2 * i + j][threadIdx.x], row + (at < p.k ? at : 0), in && at < p.k);
 			}
 		}
-		advance(c, s);
+		advance(c, s, shared);
 	}
 	copy_commit();
 }
@@ -115,22 +132,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) band(const __grid_const
 	Shape shape;
 	shape.tiles = BAND_ACT ? (p.n / 2 + 7) / 8 : (p.n + ROWS - 1) / ROWS;
 	shape.slices = (runs + RUNS - 1) / RUNS, shape.runs = (runs + shape.slices - 1) / shape.slices;
+	shape.claimed = p.claims && shape.slices == 1 && shape.runs > STAGES;
 	if (!p.late) start_next();
-	Cursor ahead = {blockIdx.x < shape.tiles ? 0 : shape.slices, (int)blockIdx.x, 0};
+	Cursor ahead = {blockIdx.x < shape.tiles ? 0 : shape.slices, (int)blockIdx.x, 0, 0};
 #pragma unroll
-	for (int i = 0; i < STAGES; i++) fetch(p, shape, ahead, s.ring[i]);
+	for (int i = 0; i < STAGES; i++) fetch(p, shape, s, ahead, s.ring[i]);
+	const bool claims = shape.claimed && threadIdx.x == 0;
+	int claimed = shape.tiles; // by this thread, not yet told to the others
+	if (claims) { // whoever used the counter before has ended
+		s.tiles[1] = claim(p, shape);
+		if (s.tiles[1] < shape.tiles) claimed = claim(p, shape);
+	}
 	await_previous();
 	if (p.late) start_next();
 	const int tokens = min(*p.count, TOKENS), g = threadIdx.x % 32 / 4, c = threadIdx.x % 4, warp = threadIdx.x / 32;
 	if (tokens <= 0) {
+		while (claimed < shape.tiles) claimed = claim(p, shape);
 		copy_wait<0>();
 		return;
 	}
+	if (shape.claimed) __syncthreads();
 	int stage = 0, turn = 0;
 	for (int slice = 0; slice < shape.slices; slice++) {
 		uint4 x[RUNS][2];
 		load_tokens(p, shape, slice, tokens, x);
-		for (int tile = blockIdx.x, i = 0; tile < shape.tiles; tile += gridDim.x, i++) {
+		for (int tile = blockIdx.x, i = 0; tile < shape.tiles; tile = following(shape, s, tile, i++)) {
 			float acc[4] = {0, 0, 0, 0};
 			if (slice > 0) {
 				const float4 kept = s.kept[i][threadIdx.x];
@@ -148,7 +174,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) band(const __grid_const
 						mma_bf16(acc, word(lo, 2 * e), word(hi, 2 * e), word(lo, 2 * e + 1), word(hi, 2 * e + 1), word(x[r][half], 2 * e),
 						         word(x[r][half], 2 * e + 1));
 				}
-				fetch(p, shape, ahead, s.ring[stage]);
+				fetch(p, shape, s, ahead, s.ring[stage]);
 				stage = stage + 1 == STAGES ? 0 : stage + 1;
 			}
 			if (slice + 1 < shape.slices) {
@@ -157,7 +183,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) band(const __grid_const
 			}
 #pragma unroll
 			for (int e = 0; e < 4; e++) s.sums[turn][warp][2 * c + e % 2][g + e / 2 * 8] = acc[e]; // e / 2: row g or g + 8
+			if (claims) s.tiles[(i + 2) % 4] = claimed;
 			__syncthreads();
+			if (claims && claimed < shape.tiles) claimed = claim(p, shape);
 			if (threadIdx.x < TOKENS * (BAND_ACT ? ROWS / 2 : ROWS)) finish(p, s.sums[turn], tile, tokens);
 			turn ^= 1;
 		}

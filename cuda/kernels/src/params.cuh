@@ -190,10 +190,11 @@ struct MatmulParams {
 	const bf16 *w;    // [N][K]
 	const bf16 *x;    // [T][K]
 	void *y;          // [T][ldy] f32, or bf16 where the product ends in the gate
+	u32 *claims;      // tiles of band that were claimed, 0 before and after; or null
 	int n, k, ldy;
 	int late; // 1: the next kernel begins after the kernels before this one have ended, so that it may use their results at once
 };
-static_assert(sizeof(MatmulParams) == 48, "MatmulParams");
+static_assert(sizeof(MatmulParams) == 56, "MatmulParams");
 
 struct SilumulParams {
 	const StepHead *head;

@@ -34,6 +34,7 @@ type buffers struct {
 	desc     tensor.View // the step's descriptor, as bytes
 	arrived  tensor.View // [2] u32: of publish, and the number of steps so far
 	joined   tensor.View // [partials, Hk] u32, of attn
+	claims   tensor.View // [claimCounters] u32, of products
 	last     tensor.View // [slots] i32, what was last sampled
 	saved    tensor.View // [adjustments of a step] f32, logits as they were
 
@@ -79,7 +80,7 @@ func layoutBuffers(arena *tensor.Arena, cfg *Config, m *model.Config) (*buffers,
 		top:   c.take(tensor.U8, cfg.MaxTokens*kernels.MaxTop*int(unsafe.Sizeof(kernels.TopEntry{}))),
 		table: c.take(tensor.I32, cfg.MaxSlots, pagesFor(cfg.MaxContext, cfg.PageSize)),
 		slots: c.take(tensor.I32, t), desc: c.take(tensor.U8, d.bytes), arrived: c.take(tensor.U32, 2),
-		joined: c.take(tensor.U32, cfg.Partials, m.KVHeads), last: c.take(tensor.I32, cfg.MaxSlots),
+		joined: c.take(tensor.U32, cfg.Partials, m.KVHeads), last: c.take(tensor.I32, cfg.MaxSlots), claims: c.take(tensor.U32, claimCounters),
 		saved:     c.take(tensor.F32, maxAdjusts(cfg)),
 		workspace: c.take(tensor.U8, workspaceBytes),
 	}

@@ -137,7 +137,7 @@ func (q *queue) feedForward(i int) {
 func (q *queue) gate(i int, w tensor.View) {
 	e := q.e
 	const name = "gate and up product"
-	p := e.operands(e.b.act, e.b.h, w, kernels.HeadTokens)
+	p := q.operands(e.b.act, e.b.h, w, kernels.HeadTokens)
 	switch e.product(paddedTokens(q.tokens), int(p.N), int(p.K)) {
 	case useGemv:
 		if q.has(partProducts) {

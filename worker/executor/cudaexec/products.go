@@ -32,7 +32,7 @@ func (q *queue) product(name string, layer int, p part, out, x, w tensor.View, n
 		return
 	}
 	e := q.e
-	m := e.operands(out, x, w, count)
+	m := q.operands(out, x, w, count)
 	if q.late {
 		m.Late = 1
 	}

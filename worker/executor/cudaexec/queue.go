@@ -18,7 +18,9 @@ type queue struct {
 	only          part // 0 for all parts
 	// late is set for a product whose successor uses, before its own wait, what kernels before the product wrote.
 	late bool
-	err  *StepError
+	// claims is the counter that the next product takes: they take turns, since a product may claim tiles before the ones ahead have ended.
+	claims int
+	err    *StepError
 }
 
 // has reports whether operations of a part are enqueued.
@@ -80,10 +82,15 @@ func (q *queue) begin() {
 	}
 }
 
+// claimCounters is the number of counters of claimed tiles, as many as a layer has products.
+const claimCounters = 4
+
 // operands are those of out[T] = x[T] · wᵀ, where count is where in the step's head the kernels find T.
-func (e *Executor) operands(out, x, w tensor.View, count driver.Ptr) kernels.MatmulParams {
+func (q *queue) operands(out, x, w tensor.View, count driver.Ptr) kernels.MatmulParams {
+	e, claims := q.e, driver.Ptr(4*q.claims)
+	q.claims = (q.claims + 1) % claimCounters
 	return kernels.MatmulParams{
-		Count: e.head() + count, W: ptr(w), X: ptr(x), Y: ptr(out), N: int32(w.Shape.Dim(0)), K: int32(w.Shape.Dim(1)),
+		Count: e.head() + count, W: ptr(w), X: ptr(x), Y: ptr(out), Claims: ptr(e.b.claims) + claims, N: int32(w.Shape.Dim(0)), K: int32(w.Shape.Dim(1)),
 		LdY: int32(out.Shape.Dim(1)),
 	}
 }
