@@ -15,6 +15,7 @@ func operatorKinds() []cluster.Kind {
 	return append(nextOperatorKinds(),
 		cluster.KindRemoveNode, cluster.KindPutDeployment, cluster.KindDeleteDeployment, cluster.KindPutKey,
 		cluster.KindRevokeKey, cluster.KindDeleteKey, cluster.KindPutToken, cluster.KindRevokeToken, cluster.KindSetCAs, cluster.KindRotateGossip,
+		cluster.KindReleaseGPU,
 	)
 }
 
@@ -24,7 +25,8 @@ func operatorKinds() []cluster.Kind {
 //   - admins do what operators do, and drain nodes, but do not say what the cluster
 //     itself finds out: nodes, losses, placements, uses of tokens;
 //   - workers and gateways speak for themselves: their start, their drain, and the
-//     reports of workers.
+//     reports of workers, also of faults of their GPUs. What is put into quarantine by
+//     hand is put so by admins, and they alone lift it.
 //
 // What this build cannot read is nobody's to give: the error is then ErrVersion.
 func authorise(peer identity.Name, c *cluster.Command) error {
@@ -62,6 +64,16 @@ func authorise(peer identity.Name, c *cluster.Command) error {
 			return err
 		}
 		if peer.Role != cluster.Worker || body.Node != peer.Node {
+			return refused
+		}
+		return nil
+	case cluster.KindQuarantine:
+		var body cluster.Quarantine
+		if err := c.Decode(&body); err != nil {
+			return err
+		}
+		byHand := body.Cause == cluster.CauseOperator
+		if byHand != (peer.Role == cluster.Admin) || !byHand && (peer.Role != cluster.Worker || body.Node != peer.Node) {
 			return refused
 		}
 		return nil

@@ -144,6 +144,9 @@ func (n *Node) apply(c cluster.Command) (uint64, error) {
 	if !ok {
 		return 0, fmt.Errorf("control: the log gave %T for a command", future.Response())
 	}
+	if result.err == nil {
+		n.tellQuarantine(&c, result.index)
+	}
 	return result.index, result.err
 }
 

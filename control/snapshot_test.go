@@ -188,7 +188,84 @@ func TestParseBackup(t *testing.T) {
 	}
 }
 
+// quarantined is filled, with a GPU in quarantine.
+func quarantined(tb testing.TB) *fsm {
+	f := filled(tb)
+	for _, l := range []*raft.Log{
+		entry(tb, 6, cluster.KindPutNode, cluster.Node{ID: "w", Role: cluster.Worker, Addr: "a:1", Protocol: 4, GPUs: []cluster.GPU{{UUID: "GPU-1"}}}),
+		entry(tb, 7, cluster.KindQuarantine, cluster.Quarantine{GPU: "GPU-1", Node: "w", Cause: cluster.CauseXid, Xid: 79, Reason: "gone"}),
+	} {
+		if got, ok := f.Apply(l).(applied); !ok || got.err != nil {
+			tb.Fatalf("%+v", got)
+		}
+	}
+	return f
+}
+
+// Snapshots and backups keep quarantines. A build that does not know them refuses both, by
+// the version that has written them.
+func TestSnapshotOfQuarantine(t *testing.T) {
+	f := quarantined(t)
+	var out bytes.Buffer
+	if err := writeSnapshot(&out, f.view.State()); err != nil {
+		t.Fatal(err)
+	}
+	s, err := readSnapshot(&out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if q, ok := s.Quarantine("GPU-1"); !ok || q.Xid != 79 || q.Since.IsZero() || s.Written != 4 {
+		t.Errorf("quarantine %+v %v, written by version %d", q, ok, s.Written)
+	}
+	text, err := newBackup(f.view.State(), epoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, s, err = ParseBackup(text); err != nil || len(s.Quarantines) != 1 {
+		t.Errorf("backup: %v", err)
+	}
+	// One of before has no such field.
+	old := filled(t)
+	if err := writeSnapshot(&out, old.view.State()); err != nil || bytes.Contains(mustJSON(t, old.view.State()), []byte("quarantine")) {
+		t.Fatalf("the old state: %v", err)
+	}
+	if s, err = readSnapshot(&out); err != nil || len(s.Quarantines) != 0 || s.Written != 0 {
+		t.Errorf("of before: %v, written by version %d", err, s.Written)
+	}
+	for _, c := range []struct{ body any }{{cluster.Quarantine{GPU: "GPU-1", Cause: cluster.CauseOperator}}, {cluster.Name{Name: "GPU-1"}}} {
+		kind := cluster.KindQuarantine
+		if _, release := c.body.(cluster.Name); release {
+			kind = cluster.KindReleaseGPU
+		}
+		command, err := cluster.NewCommand(kind, "", epoch, c.body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		three, four := protocol.Range{Oldest: 1, Newest: 3}, protocol.Range{Oldest: 1, Newest: 4}
+		if err := writable(spoken(t, 1, four, three), "c1", four, &command); !errors.Is(err, client.ErrVersion) || !strings.Contains(err.Error(), "control node c2 speaks 1 to 3") {
+			t.Errorf("%s beside an older control node: %v", kind, err)
+		}
+		if err := writable(spoken(t, 1, four, four), "c1", four, &command); err != nil {
+			t.Errorf("%s: %v", kind, err)
+		}
+	}
+}
+
+func mustJSON(t *testing.T, v any) []byte {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
 func FuzzParseBackup(f *testing.F) {
+	held, err := newBackup(quarantined(f).view.State(), epoch)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(held)
 	text, err := newBackup(filled(f).view.State(), epoch)
 	if err != nil {
 		f.Fatal(err)
@@ -206,6 +283,11 @@ func FuzzParseBackup(f *testing.F) {
 func FuzzReadSnapshot(f *testing.F) {
 	var out bytes.Buffer
 	if err := writeSnapshot(&out, filled(f).view.State()); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(bytes.Clone(out.Bytes()))
+	out.Reset()
+	if err := writeSnapshot(&out, quarantined(f).view.State()); err != nil {
 		f.Fatal(err)
 	}
 	f.Add(out.Bytes())

@@ -54,6 +54,8 @@ func (k Kind) since() int {
 		return sinceOperators
 	case KindRotateGossip, KindSetGossip:
 		return sinceGossip
+	case KindQuarantine, KindReleaseGPU:
+		return sinceQuarantine
 	}
 	if v, _ := k.next(); v > 0 {
 		return v
@@ -78,7 +80,7 @@ func (k Kind) body() any {
 		return new(Place)
 	case KindPutDeployment:
 		return new(Deployment)
-	case KindDeleteDeployment, KindRevokeKey, KindRevokeToken, KindForgetNode, KindDeleteKey:
+	case KindDeleteDeployment, KindRevokeKey, KindRevokeToken, KindForgetNode, KindDeleteKey, KindReleaseGPU:
 		return new(Name)
 	case KindPutTable:
 		return new(Table)
@@ -96,6 +98,8 @@ func (k Kind) body() any {
 		return new(RotateGossip)
 	case KindSetGossip:
 		return new(SetGossip)
+	case KindQuarantine:
+		return new(Quarantine)
 	}
 	_, body := k.next()
 	return body

@@ -10,9 +10,10 @@ import (
 //
 //	cluster   2  what requests may choose of a model (Facts), special maps
 //	cluster   3  which deployments a replica leaves out (Facts)
+//	cluster   4  GPUs in quarantine
 //	generate  2  the first that is told from another
 const (
-	ClusterOldest, ClusterNewest   = 1, 3 + raised
+	ClusterOldest, ClusterNewest   = 1, 4 + raised
 	HandoffOldest, HandoffNewest   = 1, 1 + raised
 	GenerateOldest, GenerateNewest = 2, 2 + raised
 )

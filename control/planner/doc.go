@@ -12,6 +12,8 @@
 //     says that they have stopped.
 //   - What a draining worker runs is placed elsewhere too, if there is room, and goes
 //     when that is ready. A worker that was lost has LostGrace to come back first.
+//   - Nothing is placed on a GPU in quarantine (state.Barred). What ran there is placed
+//     elsewhere, if there is room; a pinned replica stays, and waits for its GPU.
 //   - Known pairs of pinned models become a deployment without being asked for.
 //
 // Whether a model's weights fit into a worker's memory is not known here: the worker

@@ -55,6 +55,22 @@ func (p *plan) gone(n *cluster.Node) bool {
 	return n.Draining || n.Lost && p.now.Sub(n.Since) >= LostGrace
 }
 
+// barred says that a replica is on a GPU in quarantine, where it cannot serve.
+func (p *plan) barred(r *cluster.Replica) bool {
+	_, barred := p.s.Barred(r)
+	return barred
+}
+
+// healthy are the ordinals of a worker's GPUs that are not in quarantine.
+func (p *plan) healthy(n *cluster.Node) (out []int) {
+	for _, g := range n.GPUs {
+		if _, held := p.s.QuarantineOf(n.ID, g.UUID); !held {
+			out = append(out, g.Ordinal)
+		}
+	}
+	return out
+}
+
 // of lists the replicas of a model in the order of their IDs, those of a node if node
 // is not empty.
 func (p *plan) of(model, node string) (out []cluster.Replica) {
@@ -170,6 +186,11 @@ func (p *plan) fill() {
 		for _, r := range p.of(model, "") {
 			n, _ := p.s.Node(r.Node)
 			switch {
+			case p.barred(&r):
+				// The worker has stopped it, or is about to. One that is pinned waits for the GPU.
+				if !r.Pinned {
+					p.retire(&r)
+				}
 			case p.gone(&n):
 				leaving = append(leaving, r)
 			case !r.Draining:
@@ -187,7 +208,7 @@ func (p *plan) fill() {
 			p.add(r)
 			counted = append(counted, r)
 		}
-		p.shrink(counted, len(counted)-want)
+		p.shrink(counted, len(counted)-want, ready-want)
 		for _, r := range leaving {
 			if !r.Pinned && (ready >= want || want == 0) {
 				p.retire(&r)
@@ -196,9 +217,10 @@ func (p *plan) fill() {
 	}
 }
 
-// shrink retires up to n replicas that are not pinned: those that are not ready first,
-// then those on the busiest workers.
-func (p *plan) shrink(counted []cluster.Replica, n int) {
+// shrink retires up to n replicas that are not pinned, of which up to ready may be ready, so
+// that one serves until another has taken its place: those that are not ready first, then
+// those on the busiest workers.
+func (p *plan) shrink(counted []cluster.Replica, n, ready int) {
 	loose := slices.DeleteFunc(counted, func(r cluster.Replica) bool { return r.Pinned })
 	slices.SortFunc(loose, func(a, b cluster.Replica) int {
 		return cmp.Or(
@@ -208,9 +230,11 @@ func (p *plan) shrink(counted []cluster.Replica, n int) {
 		)
 	})
 	for i := range loose {
-		if i < n {
-			p.retire(&loose[i])
+		if i >= n || score(loose[i]) > max(0, ready) {
+			break
 		}
+		ready -= score(loose[i])
+		p.retire(&loose[i])
 	}
 }
 
@@ -231,7 +255,7 @@ func (p *plan) room(model string) (cluster.Replica, bool) {
 	best := ""
 	for id, n := range p.s.AllNodes() {
 		fits := n.Role == cluster.Worker && n.Serves() && len(n.Pins) == 0 && len(p.of(model, id)) == 0 &&
-			(r.TP == 1 || r.TP <= len(n.GPUs))
+			(r.TP == 1 && len(n.GPUs) == 0 || r.TP <= len(p.healthy(&n)))
 		if fits && (best == "" || p.busy[id] < p.busy[best]) {
 			best = id
 		}
@@ -244,9 +268,11 @@ func (p *plan) room(model string) (cluster.Replica, bool) {
 	return r, true
 }
 
-// gpus picks the devices of a worker that the fewest replicas use; none on a CPU.
+// gpus picks the devices of a worker that the fewest replicas use; none on a CPU, and none
+// that is in quarantine.
 func (p *plan) gpus(n *cluster.Node, tp int) []int {
-	if len(n.GPUs) < tp {
+	all := p.healthy(n)
+	if len(all) < tp {
 		return nil
 	}
 	used := map[int]int{}
@@ -256,10 +282,6 @@ func (p *plan) gpus(n *cluster.Node, tp int) []int {
 				used[g]++
 			}
 		}
-	}
-	var all []int
-	for _, g := range n.GPUs {
-		all = append(all, g.Ordinal)
 	}
 	slices.SortFunc(all, func(a, b int) int { return cmp.Or(cmp.Compare(used[a], used[b]), cmp.Compare(a, b)) })
 	return slices.Sorted(slices.Values(all[:tp]))

@@ -133,7 +133,7 @@ func (w *world) command(t *testing.T, d *datadriven.TestData) {
 		gpus := 0
 		d.MaybeScanArgs(t, "gpus", &gpus)
 		for i := range gpus {
-			n.GPUs = append(n.GPUs, cluster.GPU{Ordinal: i, Name: "gpu", Memory: 80 << 30})
+			n.GPUs = append(n.GPUs, cluster.GPU{Ordinal: i, UUID: fmt.Sprintf("%s/%d", name, i), Name: "gpu", Memory: 80 << 30})
 		}
 		for _, arg := range d.CmdArgs {
 			if arg.Key != "pins" {
@@ -154,6 +154,10 @@ func (w *world) command(t *testing.T, d *datadriven.TestData) {
 		w.apply(cluster.KindNodeState, cluster.NodeState{ID: name, Lost: &yes})
 	case "heard":
 		w.apply(cluster.KindNodeState, cluster.NodeState{ID: name, Lost: &no})
+	case "quarantine": // quarantine NODE/ORDINAL
+		w.apply(cluster.KindQuarantine, cluster.Quarantine{GPU: name, Cause: cluster.CauseOperator})
+	case "release":
+		w.apply(cluster.KindReleaseGPU, cluster.Name{Name: name})
 	case "deploy": // deploy NAME models=(a,b) [replicas=(1,2)]
 		dep := cluster.Deployment{Name: name, Policy: "r-stitch"}
 		for _, arg := range d.CmdArgs {
@@ -206,7 +210,7 @@ func pin(text string) cluster.Pin {
 }
 
 // Whatever happens, plans come to an end, every pin has its replica, and no worker
-// with pins runs anything else.
+// with pins runs anything else. Nothing stays on a GPU in quarantine but what is pinned.
 func TestPlansSettle(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t.Fatalf)
@@ -216,14 +220,15 @@ func TestPlansSettle(t *testing.T) {
 		for range rapid.IntRange(1, 25).Draw(t, "steps") {
 			id := rapid.SampledFrom(workers).Draw(t, "worker")
 			yes := flip.Draw(t, "yes")
-			switch rapid.IntRange(0, 6).Draw(t, "what") {
+			gpu := fmt.Sprintf("%s/%d", id, rapid.IntRange(0, 1).Draw(t, "gpu"))
+			switch rapid.IntRange(0, 8).Draw(t, "what") {
 			case 0:
 				n := cluster.Node{ID: id, Role: cluster.Worker, Addr: "a:1", Protocol: 1}
 				for _, m := range rapid.SliceOfN(rapid.SampledFrom(models), 0, 3).Draw(t, "pins") {
 					n.Pins = append(n.Pins, cluster.Pin{Model: m, Source: m, TP: 1})
 				}
 				for i := range rapid.IntRange(0, 2).Draw(t, "gpus") {
-					n.GPUs = append(n.GPUs, cluster.GPU{Ordinal: i, Name: "gpu"})
+					n.GPUs = append(n.GPUs, cluster.GPU{Ordinal: i, UUID: fmt.Sprintf("%s/%d", id, i), Name: "gpu"})
 				}
 				_ = w.try(cluster.KindPutNode, n) // it may have been removed
 			case 1:
@@ -246,8 +251,17 @@ func TestPlansSettle(t *testing.T) {
 				}
 			case 6:
 				w.now = w.now.Add(LostGrace)
+			case 7:
+				_ = w.try(cluster.KindQuarantine, cluster.Quarantine{GPU: gpu, Cause: cluster.CauseOperator}) // it may not be there
+			case 8:
+				_ = w.try(cluster.KindReleaseGPU, cluster.Name{Name: gpu})
 			}
 			w.settle()
+			for rid, r := range w.s.AllReplicas() {
+				if _, barred := w.s.Barred(&r); barred && !r.Pinned && !r.Draining {
+					t.Fatalf("%s stays on a GPU in quarantine: %+v", rid, r)
+				}
+			}
 		}
 		for id, n := range w.s.AllNodes() {
 			var pinned, loose []string

@@ -116,6 +116,10 @@ func (s *State) apply(c *cluster.Command) error {
 		return decoded(c, s.noteOperator)
 	case cluster.KindForgetNode:
 		return decoded(c, s.forgetNode)
+	case cluster.KindQuarantine:
+		return decoded(c, s.quarantine)
+	case cluster.KindReleaseGPU:
+		return decoded(c, s.releaseGPU)
 	}
 	if known, err := s.applyNext(c); known {
 		return err

@@ -402,9 +402,9 @@ func (l *randomLog) random(t *rapid.T) {
 	}
 	flag := rapid.Bool().Draw(t, "flag")
 	hash := make([]byte, hashLength)
-	switch rapid.IntRange(0, 12).Draw(t, "kind") {
+	switch rapid.IntRange(0, 14).Draw(t, "kind") {
 	case 0, 1:
-		l.apply(t, cluster.KindPutNode, worker(name("w")))
+		l.apply(t, cluster.KindPutNode, withGPUs(name("w"), name("GPU-")))
 	case 2:
 		l.apply(t, cluster.KindNodeState, cluster.NodeState{ID: name("w"), Draining: &flag})
 	case 3:
@@ -431,6 +431,14 @@ func (l *randomLog) random(t *rapid.T) {
 		l.apply(t, cluster.KindRevokeKey, cluster.Name{Name: name("k")})
 	case 12:
 		l.apply(t, cluster.KindPutToken, cluster.Token{ID: name("t"), Role: cluster.Worker, Hash: hash, Uses: 1, Expires: epoch.Add(time.Duration(l.next) * time.Second)})
+	case 13:
+		q := xid(name("w"), name("GPU-"), 79)
+		if flag {
+			q = byHand(name("GPU-"))
+		}
+		l.apply(t, cluster.KindQuarantine, q)
+	case 14:
+		l.apply(t, cluster.KindReleaseGPU, cluster.Name{Name: name("GPU-")})
 	}
 }
 
@@ -494,13 +502,22 @@ func FuzzApply(f *testing.F) {
 	for _, kind := range []cluster.Kind{cluster.KindPutNode, cluster.KindPlace, cluster.KindReport, cluster.KindPutDeployment, cluster.KindPutToken} {
 		f.Add(fmt.Appendf(nil, `{"v":1,"kind":%q,"time":"2026-01-02T03:04:05Z","body":{"id":"a","name":"a"}}`, kind))
 	}
+	for _, body := range []string{
+		`{"gpu":"GPU-0","node":"w1","cause":"xid","xid":79,"reason":"r","seen":"2026-01-02T03:04:05Z"}`,
+		`{"gpu":"GPU-0","node":"w1","cause":"lost"}`, `{"gpu":"GPU-0","cause":"operator","spared":["w1"]}`,
+		`{"gpu":"\u0000","node":"w1","cause":"xid","xid":18446744073709551615}`,
+	} {
+		f.Add(fmt.Appendf(nil, `{"v":4,"kind":"quarantine-gpu","request":"q","time":"2026-01-02T03:04:05Z","body":%s}`, body))
+	}
+	f.Add([]byte(`{"v":4,"kind":"release-gpu","time":"2026-01-02T03:04:05Z","body":{"name":"GPU-0"}}`))
+	f.Add([]byte(`{"v":3,"kind":"quarantine-gpu","time":"2026-01-02T03:04:05Z","body":{"gpu":"GPU-0","cause":"operator"}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c, err := cluster.DecodeCommand(b)
 		if err != nil {
 			return
 		}
 		l := newLog(t)
-		l.must(cluster.KindPutNode, worker("w1"))
+		l.must(cluster.KindPutNode, withGPUs("w1", "GPU-0"))
 		next, _ := Apply(l.s, l.next+1, c)
 		if err := next.Check(); err != nil {
 			t.Fatal(err)

@@ -188,6 +188,7 @@ func checkToken(t *cluster.Token) error {
 //   - an object's index is at most the state's;
 //   - a replica's node is there, is a worker, and was not removed;
 //   - a removed node is no node;
+//   - a quarantine is of the GPU that it is listed by, and within its bounds;
 //   - a threshold table belongs to a deployment and is feasible for it;
 //   - deletions are remembered in order, all after Floor.
 func (s *State) Check() error {
@@ -207,6 +208,11 @@ func (s *State) Check() error {
 	for id := range s.Removed {
 		if _, ok := s.Node(id); ok {
 			bad("node %s was removed and is there", id)
+		}
+	}
+	for gpu, q := range s.AllQuarantines() {
+		if err := checkQuarantine(&q); err != nil || q.GPU != gpu {
+			bad("quarantine of GPU %s is of %s, err %v", gpu, q.GPU, err)
 		}
 	}
 	for name, t := range s.AllTables() {

@@ -24,6 +24,9 @@ const (
 	KindToken      ObjectKind = "token"
 	KindRemoved    ObjectKind = "removed"
 	KindOperator   ObjectKind = "operator"
+	// KindQuarantined are GPUs in quarantine, by UUID. KindGPU has no table: GPUs are nodes'.
+	KindQuarantined ObjectKind = "quarantine"
+	KindGPU         ObjectKind = "gpu"
 )
 
 // State is a cluster's replicated state. The zero value is that of a cluster that
@@ -52,6 +55,7 @@ type State struct {
 	Tokens      table[cluster.Token]      `json:"tokens"`
 	Removed     table[cluster.Removed]    `json:"removed"`
 	Operators   table[cluster.Operator]   `json:"operators,omitempty"`
+	Quarantines table[cluster.Quarantine] `json:"quarantines,omitempty"`
 
 	// Gone are the deletions since Floor, oldest first. Changes before Floor are forgotten.
 	Gone  []Object `json:"gone,omitempty"`
@@ -90,14 +94,14 @@ func (s *State) kinds() []struct {
 	}{
 		{KindCluster, s.Clusters}, {KindRemoved, s.Removed}, {KindNode, s.Nodes}, {KindReplica, s.Replicas},
 		{KindDeployment, s.Deployments}, {KindTable, s.Tables}, {KindKey, s.Keys}, {KindToken, s.Tokens},
-		{KindOperator, s.Operators},
+		{KindOperator, s.Operators}, {KindQuarantined, s.Quarantines},
 	}
 }
 
 // Cluster returns the cluster's object, false before there is one.
 func (s *State) Cluster() (cluster.Cluster, bool) { return s.Clusters.get(clusterName) }
 
-// Node, Replica, Deployment, Table, Key and Token return an object by its name.
+// Node, Replica, Deployment, Table, Key and Token, and their like, return an object by its name.
 func (s *State) Node(id string) (cluster.Node, bool)               { return s.Nodes.get(id) }
 func (s *State) Replica(id string) (cluster.Replica, bool)         { return s.Replicas.get(id) }
 func (s *State) Deployment(name string) (cluster.Deployment, bool) { return s.Deployments.get(name) }
@@ -105,6 +109,7 @@ func (s *State) Table(deployment string) (cluster.Table, bool)     { return s.Ta
 func (s *State) Key(id string) (cluster.Key, bool)                 { return s.Keys.get(id) }
 func (s *State) Token(id string) (cluster.Token, bool)             { return s.Tokens.get(id) }
 func (s *State) Operator(name string) (cluster.Operator, bool)     { return s.Operators.get(name) }
+func (s *State) Quarantine(gpu string) (cluster.Quarantine, bool)  { return s.Quarantines.get(gpu) }
 
 // AllNodes and its like yield the objects of a kind in the order of their names.
 func (s *State) AllNodes() iter.Seq2[string, cluster.Node]             { return s.Nodes.all() }
@@ -114,6 +119,7 @@ func (s *State) AllTables() iter.Seq2[string, cluster.Table]           { return 
 func (s *State) AllKeys() iter.Seq2[string, cluster.Key]               { return s.Keys.all() }
 func (s *State) AllTokens() iter.Seq2[string, cluster.Token]           { return s.Tokens.all() }
 func (s *State) AllOperators() iter.Seq2[string, cluster.Operator]     { return s.Operators.all() }
+func (s *State) AllQuarantines() iter.Seq2[string, cluster.Quarantine] { return s.Quarantines.all() }
 func (s *State) AllRemoved() iter.Seq2[string, cluster.Removed]        { return s.Removed.all() }
 
 // IsRemoved says that a node was removed: its certificates are refused.
@@ -146,7 +152,11 @@ func (s *State) Spoken(except ...string) protocol.Range {
 // Serving says that a replica may be given requests.
 func (s *State) Serving(r *cluster.Replica) bool {
 	n, ok := s.Node(r.Node)
-	return ok && n.Serves() && !r.Draining && r.Phase == cluster.Ready
+	if !ok || !n.Serves() || r.Draining || r.Phase != cluster.Ready {
+		return false
+	}
+	_, barred := s.Barred(r)
+	return !barred
 }
 
 // Visible says whether nodes of a role may see objects of a kind. Hashes of tokens, and
@@ -251,6 +261,8 @@ func (s *State) set(t erased) {
 		s.Removed = t
 	case table[cluster.Operator]:
 		s.Operators = t
+	case table[cluster.Quarantine]:
+		s.Quarantines = t
 	}
 }
 
