@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 
 	"github.com/labstack/echo/v4"
@@ -74,9 +75,9 @@ const maxChanges = 8
 // withModel serves a request by the deployment that find has of a name, and begins anew
 // if that changes its models before any entry has taken the request: gateways and workers
 // hear of a change one after the other, and nobody would serve what the first found.
-func (g *Gateway) withModel(c echo.Context, name string, find func(string, *Holder) (*session.Served, error), serve func(*session.Served) error) error {
+func (g *Gateway) withModel(c echo.Context, name string, find finder, serve func(*session.Served) error) error {
 	for range maxChanges {
-		d, err := find(name, outcomeOf(c).holder)
+		d, err := find(c.Request().Context(), name, outcomeOf(c).holder)
 		if err != nil {
 			return err
 		}
@@ -87,13 +88,20 @@ func (g *Gateway) withModel(c echo.Context, name string, find func(string, *Hold
 	return session.ErrChanged
 }
 
-// find looks a deployment up by its name, for a holder that may ask for it.
-func (g *Gateway) find(name string, holder *Holder) (*session.Served, error) {
-	t := g.table.Load()
-	d := t.Find(name)
+// finder looks a deployment up by its name, for a holder that may ask for it.
+type finder func(ctx context.Context, name string, holder *Holder) (*session.Served, error)
+
+// find is a finder. Before it says that there is no such deployment it makes sure.
+func (g *Gateway) find(ctx context.Context, name string, holder *Holder) (*session.Served, error) {
+	if len(name) > generate.MaxName {
+		return nil, modelNotFound(g.table.Load(), name, holder)
+	}
+	d, err := g.seek(ctx, func(t *session.Table) *session.Served { return t.Find(name) })
 	switch {
+	case err != nil:
+		return nil, err
 	case d == nil:
-		return nil, modelNotFound(t, name, holder)
+		return nil, modelNotFound(g.table.Load(), name, holder)
 	case !holder.mayAsk(name):
 		return nil, notAllowed("model", "this API key may not use the model %q", name)
 	}

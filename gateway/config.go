@@ -16,6 +16,9 @@ import (
 // means its default.
 type Config struct {
 	Deployments []session.Deployment
+	// Source makes sure that a model which is not deployed here is deployed nowhere. Nil means
+	// that nothing is deployed but what Deployments and Apply say.
+	Source Source
 	// Session says what to do about entries that fail. Its Metrics and Logger are
 	// the gateway's.
 	Session session.Config

@@ -28,6 +28,12 @@
 // gateway hears that the deployment has other models, requests that no entry has admitted
 // begin anew, from the look-up on. Requests that were admitted keep what they began with.
 //
+// # Unknown models
+//
+// A gateway hears late of what was deployed elsewhere. Before it says that a model does not
+// exist it asks its Config.Source how far it has to be, and waits for that for a moment; so
+// does the list of models. See freshness for what that costs at most.
+//
 // # Slow clients
 //
 // One goroutine writes to a client; the session's feed waits for it with at most

@@ -31,7 +31,9 @@ type Gateway struct {
 	metrics   *metrics
 	admission *admission
 	perKey    concurrency
-	started   time.Time
+	// fresh is nil without Config.Source.
+	fresh   *freshness
+	started time.Time
 	// table is what is deployed now; a request keeps the one that it began with.
 	table   atomic.Pointer[session.Table]
 	handler http.Handler
@@ -58,6 +60,9 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	cfg.Session = cfg.Session.WithDefaults()
 	g := &Gateway{cfg: cfg, metrics: m, admission: newAdmission(cfg.MaxInFlight), started: time.Now()}
+	if cfg.Source != nil {
+		g.fresh = &freshness{source: cfg.Source}
+	}
 	if err := g.Apply(cfg.Deployments); err != nil {
 		return nil, err
 	}

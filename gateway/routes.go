@@ -114,7 +114,12 @@ func (g *Gateway) readyz(c echo.Context) error {
 	return c.JSONBlob(http.StatusOK, []byte(`{"status":"ready"}`))
 }
 
+// listModels lists what is deployed, with what was acknowledged elsewhere before the call if
+// that can be heard within a moment; else what is known.
 func (g *Gateway) listModels(c echo.Context) error {
+	if ctx := c.Request().Context(); g.current(ctx) != nil && ctx.Err() != nil {
+		return endCause(ctx)
+	}
 	var models []openai.Model
 	for d := range g.table.Load().All() {
 		if outcomeOf(c).holder.mayAsk(d.Name) {
@@ -129,7 +134,7 @@ func (g *Gateway) getModel(c echo.Context) error {
 	if err != nil {
 		name = c.Param("*")
 	}
-	d, err := g.find(name, outcomeOf(c).holder)
+	d, err := g.find(c.Request().Context(), name, outcomeOf(c).holder)
 	if err != nil {
 		return err
 	}

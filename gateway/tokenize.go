@@ -83,16 +83,22 @@ func (g *Gateway) detokenize(c echo.Context) error {
 }
 
 // findAny is find, and without a name the first deployment that the holder may ask for.
-func (g *Gateway) findAny(name string, holder *Holder) (*session.Served, error) {
+func (g *Gateway) findAny(ctx context.Context, name string, holder *Holder) (*session.Served, error) {
 	if name != "" {
-		return g.find(name, holder)
+		return g.find(ctx, name, holder)
 	}
-	for d := range g.table.Load().All() {
-		if holder.mayAsk(d.Name) {
-			return d, nil
+	d, err := g.seek(ctx, func(t *session.Table) *session.Served {
+		for d := range t.All() {
+			if holder.mayAsk(d.Name) {
+				return d
+			}
 		}
+		return nil
+	})
+	if d == nil && err == nil {
+		err = session.ErrNoCapacity
 	}
-	return nil, session.ErrNoCapacity
+	return d, err
 }
 
 // recite returns the tokens of a prompt. It counts as a request, of no tokens.

@@ -19,6 +19,7 @@ const (
 	PathRestore   = "/v1/cluster/restore"
 	PathTransfer  = "/v1/cluster/transfer"
 	PathAddress   = "/v1/cluster/address"
+	PathIndex     = "/v1/cluster/index"
 )
 
 // Bounds of messages, in bytes.
@@ -274,6 +275,12 @@ type RenewResponse struct {
 
 // ProposeReply says at which index a command was applied.
 type ProposeReply struct {
+	Index uint64 `json:"index"`
+}
+
+// IndexReply is the index of a state that has every change that was acknowledged before
+// the call.
+type IndexReply struct {
 	Index uint64 `json:"index"`
 }
 

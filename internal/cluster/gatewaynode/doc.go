@@ -15,6 +15,9 @@
 // are served as before, entries that fail are left out by the gateway's own
 // experience, and rates are the gateway's own part.
 //
+// A model that the state does not have is looked for once more when the state is known to
+// be current: control nodes say at which index it is (gateway.Source).
+//
 // # The end
 //
 // When its context ends, the node says that it drains, refuses new requests, and lets

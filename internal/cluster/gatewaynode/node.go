@@ -39,6 +39,8 @@ type Node struct {
 	metrics  net.Listener
 	registry *prometheus.Registry
 
+	// progress is how far what is served has come.
+	progress *progress
 	// entries and facts belong to the loop that follows the state.
 	entries *entries
 	facts   facts
@@ -66,7 +68,7 @@ func New(cfg Config) (_ *Node, err error) {
 	if err := cfg.fill(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, facts: facts{}, ready: make(chan struct{}), newLeader: make(chan struct{}, 1), registry: prometheus.NewRegistry()}
+	n := &Node{cfg: cfg, facts: facts{}, progress: newProgress(), ready: make(chan struct{}), newLeader: make(chan struct{}, 1), registry: prometheus.NewRegistry()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.Close())
@@ -93,7 +95,7 @@ func New(cfg Config) (_ *Node, err error) {
 	})}
 	n.gateway, err = gateway.New(gateway.Config{
 		MaxInFlight: cfg.MaxInFlight, AllowOrigins: cfg.AllowOrigins, AllowHosts: cfg.AllowHosts,
-		Keys: n.keys, Ready: n.isReady, Metrics: n.registry, ServeMetrics: n.metrics == nil && loopback(n.public.Addr()),
+		Keys: n.keys, Source: source{n.link.Client(), n.progress}, Ready: n.isReady, Metrics: n.registry, ServeMetrics: n.metrics == nil && loopback(n.public.Addr()),
 		DrainTimeout: max(cfg.DrainTimeout, 1), // 0 would mean the gateway's default
 		Logger:       cfg.Log, Version: cfg.Build,
 	})
@@ -311,6 +313,7 @@ func (n *Node) follow(ctx context.Context) error {
 }
 
 func (n *Node) apply(s *state.State, doubt bool) {
+	defer n.progress.note(s.Index) // an error of what follows is not mended by waiting
 	n.keys.follow(s)
 	list, some := n.serve(s, doubt)
 	if err := n.gateway.Apply(list); err != nil {

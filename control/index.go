@@ -1,0 +1,46 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/control/client"
+)
+
+// serveIndex says how far a caller's state must have come to have every change that was
+// acknowledged before the call.
+func (n *Node) serveIndex(ctx context.Context, c *call) (any, error) {
+	var out cluster.IndexReply
+	err := n.onLeader(ctx, c, cluster.PathIndex, struct{}{}, &out, func() (err error) {
+		out.Index, err = n.acknowledged(ctx)
+		return err
+	})
+	return out, err
+}
+
+// acknowledged is the index of a state that has every change that was acknowledged before
+// the call, by this node as the leader or by the leaders before it.
+func (n *Node) acknowledged(ctx context.Context) (uint64, error) {
+	reign, _ := n.leader.now()
+	r, end := n.consensus()
+	defer end()
+	if r == nil {
+		return 0, client.ErrNotLeader
+	}
+	// A majority must still follow: another one may lead by now, and acknowledge. The library
+	// answers at the latest when the lease is over.
+	if err := r.VerifyLeader().Error(); err != nil {
+		return 0, errors.Join(client.ErrNotLeader, err)
+	}
+	// What leaders before it have acknowledged is in its log, but perhaps not applied yet.
+	select {
+	case <-reign.synced:
+		return n.State().Index, nil // its own are applied before they are acknowledged
+	case <-reign.ctx.Done():
+		return 0, client.ErrNotLeader
+	case <-ctx.Done():
+		return 0, fmt.Errorf("%w: %w", ErrNoLeader, context.Cause(ctx))
+	}
+}
