@@ -25,7 +25,7 @@ const (
 	told = 10 * maxPause
 )
 
-// Device is a GPU that the process uses.
+// Device is a GPU that the process uses, or may come to use.
 type Device struct {
 	// Ordinal is the driver's number for it in this process.
 	Ordinal    int
@@ -58,6 +58,9 @@ type Config struct {
 	Devices func() []Device
 	// Spoilt is told of a fault after which the work on a device cannot go on. May be nil.
 	Spoilt func(d Device, fault error)
+	// Condemned is told, before Spoilt, of a fault after which a device must not be used until somebody has looked at it
+	// (inventory.Event.Condemns). It must be quick. May be nil.
+	Condemned func(d Device, e inventory.Event)
 	// Metrics receives the metric. May be nil.
 	Metrics *prometheus.Registry
 	Log     *slog.Logger
@@ -169,6 +172,9 @@ func (w *Watcher) add(d Device) {
 		if !w.deaf[d.UUID] {
 			w.deaf[d.UUID] = true
 			w.log.Warn("faults of a GPU are not watched", "gpu", d.Ordinal, "uuid", d.UUID, "name", d.Name, "err", err)
+			if errors.Is(err, inventory.ErrGPULost) { // it is gone, and no event will say so
+				w.condemn(d, inventory.Event{Kind: inventory.Lost, UUID: d.UUID})
+			}
 		}
 		return
 	}
@@ -214,8 +220,16 @@ func (w *Watcher) note(e inventory.Event, devices []Device) {
 	if w.storm.first(occurrence{d, e.Kind, e.Code}, time.Now()) {
 		w.tell("GPU fault", d, e)
 	}
+	w.condemn(d, e)
 	if w.cfg.Spoilt != nil && d.Ordinal >= 0 && e.Meaning().Spoils {
 		w.cfg.Spoilt(d, fmt.Errorf("%w: %s", inventory.ErrGPULost, e))
+	}
+}
+
+// condemn passes on that a device must not be used.
+func (w *Watcher) condemn(d Device, e inventory.Event) {
+	if w.cfg.Condemned != nil && d.Ordinal >= 0 && e.Condemns() {
+		w.cfg.Condemned(d, e)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -34,6 +35,8 @@ type machine struct {
 	added   []string
 	queue   []inventory.Event
 	spoilt  []int
+	// condemned are the faults that condemn, and what was spoilt by then.
+	condemned []string
 }
 
 func newMachine() *machine {
@@ -127,6 +130,9 @@ func trial(t *testing.T, m *machine, during func(metrics *prometheus.Registry)) 
 				}
 				m.spoilt = append(m.spoilt, d.Ordinal)
 			},
+			Condemned: func(d Device, e inventory.Event) {
+				m.condemned = append(m.condemned, fmt.Sprintf("%d by %s after %d", d.Ordinal, e.Label(), len(m.spoilt)))
+			},
 			Log: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 				if a.Key == slog.TimeKey {
 					return slog.Attr{}
@@ -198,6 +204,31 @@ func counted(t *testing.T, metrics *prometheus.Registry, device, xid string) flo
 		}
 	}
 	return -1
+}
+
+// A fault that condemns a GPU is passed on each time, before the GPU is spoilt; a GPU that does not answer when it is to be
+// watched is condemned too. Memory errors that were contained condemn nothing, however often they come, nor do faults of GPUs
+// that are not known.
+func TestCondemned(t *testing.T) {
+	m := newMachine()
+	m.use(1)
+	m.addErr["GPU-1"] = fmt.Errorf("no answer: %w", inventory.ErrGPULost)
+	trial(t, m, func(*prometheus.Registry) {
+		pass(wait)
+		for range 100 {
+			m.fault(0, 94)
+		}
+		m.fault(0, 64)
+		m.fault(0, 95)
+		m.fault(0, 79)
+		m.fault(7, 79)
+		m.send(inventory.Event{Kind: inventory.Lost})
+		pass(time.Minute)
+	})
+	want := []string{"1 by lost after 0", "0 by 64 after 0", "0 by 95 after 0", "0 by 79 after 1"}
+	if !slices.Equal(m.condemned, want) {
+		t.Errorf("condemned %q, want %q", m.condemned, want)
+	}
 }
 
 // Each fault is told once, with the device, what it means and what to do, and counted; some spoil the GPU.

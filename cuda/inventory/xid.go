@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 )
 
@@ -55,6 +56,19 @@ func (e Event) Meaning() Meaning {
 		return m
 	}
 	return Meaning{What: "not in trctl's list", Do: "see NVIDIA's list of Xid errors, and the driver's log (dmesg)"}
+}
+
+// Condemns says that the GPU must not be used until somebody has looked at it: it is lost, or has memory errors that hit more
+// than one process, and what a process can do about that, to open it anew, does not help. A memory error that was contained in
+// one process (94) is no such fault, however often it comes.
+func (e Event) Condemns() bool {
+	switch e.Kind {
+	case Lost, DoubleBit:
+		return true
+	case XID:
+		return slices.Contains([]uint64{48, 64, 79, 95, 119, 120}, e.Code)
+	}
+	return false
 }
 
 // Label is a short name of the event, one of a bounded number: its Xid, "other" for one that is not known, or its kind.

@@ -32,6 +32,25 @@ func TestEvent(t *testing.T) {
 	}
 }
 
+// A GPU is condemned by what a process that opens it anew cannot help.
+func TestCondemns(t *testing.T) {
+	for code := range uint64(200) {
+		want := slices.Contains([]uint64{48, 64, 79, 95, 119, 120}, code)
+		e := Event{Kind: XID, Code: code, UUID: "a"}
+		if e.Condemns() != want {
+			t.Errorf("%v condemns: %v, want %v", e, e.Condemns(), want)
+		}
+		if m := e.Meaning(); want && !m.Urgent || m.Spoils && !want {
+			t.Errorf("%v condemns: %v, and means %+v", e, want, m)
+		}
+	}
+	for kind, want := range map[Kind]bool{Lost: true, DoubleBit: true, "mood": false} {
+		if got := (Event{Kind: kind}).Condemns(); got != want {
+			t.Errorf("%s condemns: %v, want %v", kind, got, want)
+		}
+	}
+}
+
 // Every known fault says what it is and what to do; the GPU that it spoils is one that needs a hand.
 func TestXids(t *testing.T) {
 	for _, code := range []uint64{13, 31, 43, 45, 48, 63, 64, 74, 79, 92, 94, 95, 119, 120} {
