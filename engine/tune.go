@@ -64,7 +64,8 @@ type GroupStatus struct {
 	Live float64 `json:"live"`
 	B    []int   `json:"b"`
 	// Table has the thresholds that were solved last, by number of live requests from
-	// 1 on. It is in use if it promised more than what was used before.
+	// 1 on. It is in use if it promised more than what was used before, for the number
+	// then or for half as many and so on.
 	Table      [][]int `json:"table,omitempty"`
 	TableInUse bool    `json:"table_in_use,omitempty"`
 	// Inputs are the present measurements, for the present number of requests; nil
@@ -229,7 +230,7 @@ func (t *tuning) at(n int) []int {
 }
 
 // retune solves the table again if the inputs have moved, and puts it to use if it
-// promises more than the one in use.
+// promises more than the one in use, for the present number of requests or for fewer.
 func (e *Engine) retune(ctx context.Context, t *tuning, g *Group, s *GroupStatus) error {
 	in, ok := g.Input(measured.TableSize(len(t.models)), measured.LeastRouted)
 	if !ok || !measured.Moved(t.input, in) {
@@ -257,16 +258,10 @@ func (e *Engine) retune(ctx context.Context, t *tuning, g *Group, s *GroupStatus
 	s.Table, s.TableInUse = table.B, false
 	s.Solved, s.solved, s.SolveTime = true, e.clock(), (e.clock() - began).Seconds()
 	n := min(in.N, max(1, int(math.Round(t.live))))
-	now := measured.At(in, n)
-	used, err := Predict(ctx, now, threshold.Clamp(t.at(n), n))
+	_, better, err := measured.Better(ctx, in, n, table.B, t.at)
 	if err != nil {
 		return err
 	}
-	promised, err := Predict(ctx, now, threshold.Clamp(table.B[n-1], n))
-	if err != nil {
-		return err
-	}
-	better := promised > used*measured.LeastGain
 	e.log.Info("thresholds solved", "deployment", t.deployment, "live", n, "in_use", t.at(n), "best", table.B[n-1],
 		"swapped", better, "after", e.clock()-began)
 	if !better {

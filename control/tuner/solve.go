@@ -12,7 +12,7 @@ import (
 )
 
 // Solve finds the best thresholds for every number of live requests up to j.Input.N. It
-// reports false if they promise too little over those in use, for j.Live requests. It
+// reports false if they promise too little over those in use, for j.Live requests and for fewer. It
 // takes one core for some seconds, or until ctx ends.
 func Solve(ctx context.Context, now time.Time, j *Job) (table cluster.Table, better bool, err error) {
 	system, err := j.Input.System()
@@ -30,17 +30,12 @@ func Solve(ctx context.Context, now time.Time, j *Job) (table cluster.Table, bet
 	if table.Inputs, err = json.Marshal(j.Input); err != nil {
 		return table, false, fmt.Errorf("inputs of %s: %w", j.Deployment, err)
 	}
-	in := measured.At(j.Input, j.Live)
-	if table.Predicted, err = measured.Predict(ctx, in, table.B[j.Live-1]); err != nil {
-		return table, false, fmt.Errorf("prediction for %s: %w", j.Deployment, err)
-	}
+	present := func(n int) []int { return j.Present[min(n, len(j.Present))-1] }
 	if len(j.Present) == 0 {
-		return table, true, nil
+		present = func(n int) []int { return table.B[n-1] }
 	}
-	present := j.Present[min(j.Live, len(j.Present))-1]
-	used, err := measured.Predict(ctx, in, threshold.Clamp(present, j.Live))
-	if err != nil {
+	if table.Predicted, better, err = measured.Better(ctx, j.Input, j.Live, table.B, present); err != nil {
 		return table, false, fmt.Errorf("prediction for %s: %w", j.Deployment, err)
 	}
-	return table, table.Predicted > used*measured.LeastGain, nil
+	return table, better || len(j.Present) == 0, nil
 }
