@@ -132,7 +132,8 @@ tests() {
 }
 
 # Every kernel compiles for both architectures with the compilers of both CUDA
-# releases, without spills and within its register limit (a test of the package).
+# releases, without spills and within its register limit (a test of the package),
+# and at all for the one after them.
 kernels() {
   local release library
   for release in "${NVRTCS[@]}"; do
@@ -140,7 +141,7 @@ kernels() {
     library=$(find "$work/${release%%==*}" -name 'libnvrtc.so.1*' | head -n 1)
     echo "$release: $library"
     TRCTL_NVRTC=$library go test -count=1 -run 'NoSpills|TestLayout|Timeline' ./cuda/kernels
-    "$work/trctl" kernels build --arch sm_80,sm_90a --models tiny-s --nvrtc "$library" --cache "$work/cubins"
+    "$work/trctl" kernels build --arch sm_80,sm_90a,sm_100 --models tiny-s --nvrtc "$library" --cache "$work/cubins"
   done
 }
 
