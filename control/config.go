@@ -50,6 +50,9 @@ type Config struct {
 	Heartbeat, Election, Lease time.Duration
 	// Patience is how long Propose waits for a leader: 750 ms.
 	Patience time.Duration
+	// RefusedAfter is how long the other control nodes must refuse this node's certificate,
+	// while it has no leader, before it says that it is not welcome: 10 s.
+	RefusedAfter time.Duration
 	// LostAfter is how long a node is not heard before it counts as lost: 2 s.
 	// SuspectAfter is enough if the gossip says too that it is dead: 750 ms.
 	LostAfter, SuspectAfter time.Duration
@@ -96,7 +99,7 @@ func (c *Config) fill() error {
 	}{
 		{&c.Heartbeat, 500 * time.Millisecond}, {&c.Election, 500 * time.Millisecond}, {&c.Lease, 250 * time.Millisecond},
 		{&c.Patience, 750 * time.Millisecond}, {&c.LostAfter, 2 * time.Second}, {&c.SuspectAfter, 750 * time.Millisecond},
-		{&c.Tune, cluster.MeasureEvery},
+		{&c.Tune, cluster.MeasureEvery}, {&c.RefusedAfter, 10 * time.Second},
 	} {
 		if *d.time < 0 {
 			return errors.New("control: a time is negative")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,6 +49,8 @@ type Node struct {
 	// gone is closed when this node has heard that it was removed.
 	gone     chan struct{}
 	goneOnce sync.Once
+	// refusal is nil unless the others refuse this node.
+	refusal atomic.Pointer[Refusal]
 	// refused tells of those that want to join.
 	refused unwelcome.Log
 	// weight is nil before the state was weighed.
@@ -198,6 +201,7 @@ func (n *Node) serve(ctx context.Context, r *raft.Raft, stream *stream) error {
 		n.weigh,
 		func(ctx context.Context) error { return n.expel(ctx, stream) },
 		func(ctx context.Context) error { return n.hangups(ctx, r, stream) },
+		func(ctx context.Context) error { return n.watchRefusals(ctx, r) },
 	} {
 		loops.Go(loop)
 	}
@@ -281,11 +285,14 @@ func (n *Node) failed(ctx context.Context) error {
 // announce tells the cluster of this start, and again whenever the state has lost it. It
 // ends with client.ErrElsewhere when another process starts as the node.
 func (n *Node) announce(ctx context.Context) error {
-	for {
+	for first := true; ; first = false {
 		for done, c := false, (*cluster.Command)(nil); !done; {
 			var err error
 			if done, c, err = n.announced(ctx, c); err != nil {
 				return err
+			}
+			if refusal := n.Refused(); !done && first && refusal != nil {
+				return fmt.Errorf("control: the cluster refuses this node: %w: %s", client.ErrCertificate, strings.Join(refusal.By, ", "))
 			}
 		}
 		// announced has waited for its own index.
@@ -317,9 +324,9 @@ func (n *Node) announced(ctx context.Context, c *cluster.Command) (bool, *cluste
 	case err == nil:
 		_, err := n.view.Wait(ctx, index)
 		return true, nil, err
-	case errors.Is(err, state.ErrInvalid), errors.Is(err, client.ErrVersion), errors.Is(err, client.ErrCertificate):
+	case errors.Is(err, state.ErrInvalid), errors.Is(err, client.ErrVersion), errors.Is(err, client.ErrCertificate) && n.stranger():
 		return false, nil, fmt.Errorf("control: the cluster refuses this node: %w", err)
-	case !errors.Is(err, ErrNoLeader):
+	case !errors.Is(err, ErrNoLeader) && !errors.Is(err, client.ErrCertificate):
 		c = nil // such as: the cluster has no name yet
 	}
 	n.log.Debug("not announced yet", "err", err)

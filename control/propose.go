@@ -102,6 +102,9 @@ func (n *Node) forward(ctx context.Context, r *reign, path string, in, out any) 
 
 func (n *Node) forwardBytes(ctx context.Context, r *reign, path string, body []byte, out any) error {
 	if r.leader == "" {
+		if refusal := n.Refused(); refusal != nil {
+			return fmt.Errorf("%w: there is no leader: this node's certificate is refused by %s", errAgain, strings.Join(refusal.By, ", "))
+		}
 		return fmt.Errorf("%w: there is no leader", errAgain)
 	}
 	addr, ok := n.book.find(r.leader)

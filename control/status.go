@@ -13,6 +13,9 @@ import (
 func (n *Node) Status() cluster.Status {
 	leader, self := n.Leader()
 	out := cluster.Status{Node: n.cfg.Self.ID, Leader: leader, Applied: n.State().Index, Contact: -1}
+	if refusal := n.Refused(); refusal != nil {
+		out.Refused = refusal.By
+	}
 	r := n.raft.Load()
 	if r == nil {
 		return out

@@ -308,6 +308,9 @@ type Status struct {
 	Applied uint64 `json:"applied"`
 	// Contact is the time since the leader was heard; 0 on the leader, -1 for never.
 	Contact time.Duration `json:"contact"`
+	// Refused are the control nodes that refuse the node's certificate, if they are the
+	// majority of the others; it has no leader then.
+	Refused []string `json:"refused,omitempty"`
 	// Servers are the members of the consensus. Their Lag is known to the leader.
 	Servers []Server `json:"servers"`
 }

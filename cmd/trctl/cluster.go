@@ -36,7 +36,7 @@ type controlFlags struct {
 	Advertise     string `placeholder:"HOST[:PORT]" help:"Where other nodes reach the cluster port (this machine's first address)."`
 	Gossip        string `default:":7946" placeholder:"ADDR" help:"Gossip port, TCP and UDP, encrypted (${default})."`
 	Admin         string `env:"TRCTL_ADMIN,TRCTL_ADMIN_SOCKET" placeholder:"WHERE" help:"Where operators' commands come in: a Unix socket, a loopback address such as 127.0.0.1:8001 for admins' certificates, or none (a socket in the user's runtime directory)."`
-	MetricsListen string `placeholder:"ADDR" help:"Address of /metrics (none)."`
+	MetricsListen string `placeholder:"ADDR" help:"Address of /metrics, /healthz and /readyz (none)."`
 }
 
 // check reports flags that cannot be meant so.

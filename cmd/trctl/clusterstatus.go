@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -72,6 +73,9 @@ func (s *clusterStatus) write(w io.Writer, wide bool) error {
 	leader := c.Leader + fmt.Sprintf(" in term %d", c.Term)
 	if c.Leader == "" {
 		leader = fmt.Sprintf("none in term %d: nothing can be changed until %d of %d control nodes run; serving goes on", c.Term, majority, voters)
+	}
+	if len(c.Refused) > 0 {
+		leader = fmt.Sprintf("none: %s refuse the certificate of %s; if `trctl cluster status` there does not list it, it was removed; else clocks differ, or CAs", strings.Join(c.Refused, ", "), c.Node)
 	}
 	fmt.Fprintf(t, "leader\t%s\n", leader)
 	fmt.Fprintf(t, "log\t%d written, %d committed, %d applied by %s\n", c.Index, c.Commit, c.Applied, c.Node)

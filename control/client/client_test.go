@@ -102,6 +102,12 @@ func credentials(t *testing.T) *identity.Credentials {
 // issued are the credentials of a node of the authority's cluster "c".
 func issued(t *testing.T, a *identity.Authority, role cluster.Role, node string) *identity.Credentials {
 	t.Helper()
+	return removing(t, a, role, node, nil)
+}
+
+// removing is issued for a node that knows which others were removed.
+func removing(t *testing.T, a *identity.Authority, role cluster.Role, node string, removed func(string) bool) *identity.Credentials {
+	t.Helper()
 	ca, _, err := a.PEM()
 	if err != nil {
 		t.Fatal(err)
@@ -118,7 +124,7 @@ func issued(t *testing.T, a *identity.Authority, role cluster.Role, node string)
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := identity.NewCredentials(certificate, text, [][]byte{ca}, nil)
+	out, err := identity.NewCredentials(certificate, text, [][]byte{ca}, removed)
 	if err != nil {
 		t.Fatal(err)
 	}

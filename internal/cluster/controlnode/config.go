@@ -29,7 +29,7 @@ type Config struct {
 	// or a TCP port's, where they show an admin's certificate. The Node closes it. May be
 	// nil.
 	Admin net.Listener
-	// MetricsListen is where /metrics is served; empty for nowhere.
+	// MetricsListen is where /metrics, /healthz and /readyz are served; empty for nowhere.
 	MetricsListen string
 	Build         string
 	// Log may be nil.

@@ -5,7 +5,9 @@
 //	              raft for the consensus, join for who has a token
 //	admin         a Unix socket for whoever may open it, or a port of loopback for
 //	              admins' certificates
-//	metrics       Prometheus text, where that was asked for
+//	metrics       Prometheus text, whether the process answers, and whether it is ready:
+//	              the cluster has it, it has a leader and is not refused; where that was
+//	              asked for
 //
 // Found makes the first node of a new cluster: the cluster's name and CA, the secrets
 // that its nodes share, and the node's own certificate. Every other control node gets

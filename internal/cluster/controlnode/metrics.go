@@ -2,14 +2,18 @@ package controlnode
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/control"
 	"github.com/tokenrouter/tokenrouter/internal/plainhttp"
 )
 
@@ -24,10 +28,48 @@ func (n *Node) serveMetrics(ctx context.Context) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+	mux.HandleFunc("GET /readyz", n.serveReady)
 	if err := plainhttp.Serve(ctx, n.metrics, mux); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("metrics: %w", err)
 	}
 	return context.Cause(ctx)
+}
+
+// serveReady answers whether the node can do what needs the other control nodes, as workers
+// and gateways do.
+func (n *Node) serveReady(w http.ResponseWriter, _ *http.Request) {
+	taken := false
+	select {
+	case <-n.ready:
+		taken = true
+	default:
+	}
+	leader, _ := n.control.Leader()
+	out := struct {
+		Status string `json:"status"`
+		Reason string `json:"reason,omitempty"`
+	}{"ready", unready(n.control.Refused(), taken, leader)}
+	code := http.StatusOK
+	if out.Reason != "" {
+		code, out.Status = http.StatusServiceUnavailable, "not ready"
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(out) // the caller is gone if this fails
+}
+
+// unready says why a node is not ready; empty if it is.
+func unready(refusal *control.Refusal, taken bool, leader string) string {
+	switch {
+	case refusal != nil:
+		return fmt.Sprintf("since %s this node's certificate is refused by %s: it was removed, or clocks or CAs differ",
+			refusal.Since.UTC().Format(time.RFC3339), strings.Join(refusal.By, ", "))
+	case !taken:
+		return "the cluster does not have this node yet"
+	case leader == "":
+		return "there is no leader"
+	}
+	return ""
 }
 
 // gauges are read from the node when they are asked for.
@@ -35,6 +77,7 @@ type gauges struct {
 	n                                    *Node
 	leads, term, index, applied, contact *prometheus.Desc
 	voters, lag, nodes, replicas         *prometheus.Desc
+	refused                              *prometheus.Desc
 	snapshot, limit, objects             *prometheus.Desc
 }
 
@@ -50,6 +93,7 @@ func newGauges(n *Node) *gauges {
 		applied:  desc("applied_index", "Last entry that is in this node's state."),
 		contact:  desc("leader_contact_seconds", "Time since the leader was heard; 0 on the leader, -1 for never."),
 		voters:   desc("voters", "Voting members of the consensus, as this node knows them."),
+		refused:  desc("refused", "Control nodes that refuse this node's certificate, if they are the majority of the others; else 0."),
 		lag:      desc("lag_entries", "Entries that a control node is behind; known to the leader.", "node"),
 		nodes:    desc("nodes", "Nodes by role and by how they are: ok, draining or lost.", "role", "status"),
 		replicas: desc("replicas", "Replicas by phase.", "phase"),
@@ -61,7 +105,7 @@ func newGauges(n *Node) *gauges {
 
 // Describe implements prometheus.Collector.
 func (g *gauges) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{g.leads, g.term, g.index, g.applied, g.contact, g.voters, g.lag, g.nodes, g.replicas, g.snapshot, g.limit, g.objects} {
+	for _, d := range []*prometheus.Desc{g.leads, g.term, g.index, g.applied, g.contact, g.voters, g.refused, g.lag, g.nodes, g.replicas, g.snapshot, g.limit, g.objects} {
 		out <- d
 	}
 }
@@ -94,6 +138,7 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 	gauge(g.applied, float64(s.Applied))
 	gauge(g.contact, contact)
 	gauge(g.voters, voters)
+	gauge(g.refused, float64(len(s.Refused)))
 	if w := g.n.control.Weight(); w.Limit > 0 {
 		gauge(g.snapshot, float64(w.Bytes))
 		gauge(g.limit, float64(w.Limit))
