@@ -50,6 +50,7 @@ type cli struct {
 	Delete     deleteCmd     `cmd:"" help:"Delete something of a cluster."`
 	Drain      drainCmd      `cmd:"" help:"Keep new work away from a node."`
 	Undrain    undrainCmd    `cmd:"" help:"Give a drained node work again."`
+	GPU        gpuCmd        `cmd:"" name:"gpu" help:"GPUs of a cluster: keep one out of use after a fault, and let it be used again."`
 	Trace      traceCmd      `cmd:"" help:"Tell where a request was, and what it waited for."`
 	Doctor     doctorCmd     `cmd:"" help:"Find out what this machine can run, and what to install."`
 	Kernels    kernelsCmd    `cmd:"" help:"CUDA kernels."`

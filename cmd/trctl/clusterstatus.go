@@ -29,8 +29,10 @@ type clusterStatus struct {
 	Majority    int            `json:"majority"`
 	Nodes       []any          `json:"nodes"`
 	Deployments []any          `json:"deployments"`
+	// Quarantined are the GPUs in quarantine.
+	Quarantined []any `json:"quarantined_gpus"`
 
-	nodes, deployments listing.Table
+	nodes, deployments, quarantined listing.Table
 }
 
 // Run prints how the cluster is. Without a leader it prints what is known, and fails.
@@ -53,7 +55,8 @@ func (s *clusterStatusCmd) Run(ctx context.Context, p process) error {
 		if out.deployments, err = known.List(listing.Deployments, ""); err != nil {
 			return err
 		}
-		out.Nodes, out.Deployments = out.nodes.Objects(), out.deployments.Objects()
+		out.quarantined = known.Quarantined()
+		out.Nodes, out.Deployments, out.Quarantined = out.nodes.Objects(), out.deployments.Objects(), out.quarantined.Objects()
 		if err := s.write(p.out, &out, out.write); err != nil {
 			return err
 		}
@@ -109,7 +112,11 @@ func (s *clusterStatus) write(w io.Writer, wide bool) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	for _, table := range []*listing.Table{&s.nodes, &s.deployments} {
+	tables := []*listing.Table{&s.nodes, &s.deployments}
+	if len(s.Quarantined) > 0 {
+		tables = append(tables, &s.quarantined)
+	}
+	for _, table := range tables {
 		fmt.Fprintln(w)
 		if err := table.Write(w, wide); err != nil {
 			return err

@@ -25,6 +25,7 @@ type getCmd struct {
 	Gateways    getGatewaysCmd    `cmd:"" help:"Its gateways."`
 	Deployments getDeploymentsCmd `cmd:"" help:"Its deployments, and whether they serve."`
 	Placements  getPlacementsCmd  `cmd:"" help:"Its replicas: which model runs where."`
+	GPUs        getGPUsCmd        `cmd:"" name:"gpus" help:"GPUs of its workers, and which are in quarantine, since when and why."`
 	Keys        getKeysCmd        `cmd:"" help:"Its API keys."`
 	Tokens      getTokensCmd      `cmd:"" help:"Its join tokens."`
 	Thresholds  getThresholdsCmd  `cmd:"" help:"Batching thresholds: what they were solved from, what they promise and what is seen."`

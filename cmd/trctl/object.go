@@ -29,6 +29,7 @@ type (
 	getGatewaysCmd    struct{ getObjects }
 	getDeploymentsCmd struct{ getObjects }
 	getPlacementsCmd  struct{ getObjects }
+	getGPUsCmd        struct{ getObjects }
 	getKeysCmd        struct{ getObjects }
 	getTokensCmd      struct{ getObjects }
 )
@@ -52,6 +53,8 @@ func (g *getDeploymentsCmd) Run(ctx context.Context, p process) error {
 func (g *getPlacementsCmd) Run(ctx context.Context, p process) error {
 	return g.get(ctx, p, listing.Placements)
 }
+
+func (g *getGPUsCmd) Run(ctx context.Context, p process) error { return g.get(ctx, p, listing.GPUs) }
 
 func (g *getKeysCmd) Run(ctx context.Context, p process) error { return g.get(ctx, p, listing.Keys) }
 
@@ -181,7 +184,7 @@ func (w *watcher) gone(name string) error {
 type describeCmd struct {
 	operatorFlags
 	outputFlags
-	Kind string `arg:"" help:"node, worker, gateway, deployment, placement, threshold, key or token."`
+	Kind string `arg:"" help:"node, worker, gateway, gpu, deployment, placement, threshold, key or token."`
 	Name string `arg:"" help:"Its name or id."`
 }
 

@@ -35,9 +35,25 @@ func TestMetrics(t *testing.T) {
 	dir, saved := found(t)
 	first := run(t, dir, saved).await()
 	awaitVoters(t, first, 1)
+	for _, c := range []struct {
+		kind cluster.Kind
+		body any
+	}{
+		{cluster.KindPutNode, cluster.Node{ID: "w", Role: cluster.Worker, Addr: "127.0.0.1:1", Protocol: 4, GPUs: []cluster.GPU{{UUID: "GPU-1"}}}},
+		{cluster.KindQuarantine, cluster.Quarantine{GPU: "GPU-1", Node: "w", Cause: cluster.CauseXid, Xid: 79}},
+	} {
+		command, err := cluster.NewCommand(c.kind, link.NewRequest("test"), time.Now(), c.body)
+		if err == nil {
+			_, err = first.Propose(t.Context(), command)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	_, text := first.get("/metrics")
 	for _, want := range []string{
 		"trctl_control_leads 1", "trctl_control_voters 1", "trctl_control_refused 0", `trctl_control_nodes{role="control",status="ok"} 1`,
+		`trctl_control_quarantined_gpus{cause="operator"} 0`, `trctl_control_quarantined_gpus{cause="xid"} 1`,
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)

@@ -48,6 +48,11 @@ func (f *Facts) Describe(kind Kind, name string) (*Description, error) {
 	case Placement:
 		d.relate(f.nodes(Nodes, ""), func(x any) bool { n, ok := x.(Node); return ok && n.Name == o.Node })
 		d.relate(f.deployments(), func(x any) bool { t, ok := x.(Deployment); return ok && slices.Contains(t.Models, o.Model) })
+	case GPU:
+		d.relate(f.placements(), func(x any) bool { p, ok := x.(Placement); return ok && slices.Contains(o.Replicas, p.Name) })
+		if o.Quarantine != nil {
+			d.Events = append(d.Events, Event{o.Quarantine.Since, "put into quarantine: " + printable(o.Quarantine.Why)})
+		}
 	case Threshold:
 		if o.Solved != nil {
 			d.Events = append(d.Events, Event{*o.Solved, "solved"})

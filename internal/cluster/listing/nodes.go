@@ -29,10 +29,12 @@ type Node struct {
 	// Starts counts its processes so far.
 	Starts uint64 `json:"starts"`
 	// Heard is the time since its last heartbeat in seconds; nil if that is not known.
-	Heard    *float64      `json:"heard_seconds_ago,omitempty"`
-	GPUs     []cluster.GPU `json:"gpus,omitempty"`
-	Pins     []cluster.Pin `json:"pins,omitempty"`
-	Replicas []string      `json:"replicas,omitempty"`
+	Heard *float64      `json:"heard_seconds_ago,omitempty"`
+	GPUs  []cluster.GPU `json:"gpus,omitempty"`
+	// Quarantined are those of its GPUs that it must not use.
+	Quarantined []Quarantine  `json:"quarantined_gpus,omitempty"`
+	Pins        []cluster.Pin `json:"pins,omitempty"`
+	Replicas    []string      `json:"replicas,omitempty"`
 	// Ready counts the replicas that serve.
 	Ready int `json:"ready"`
 	// Load is that of all its replicas together; nil if it is not known.
@@ -56,7 +58,7 @@ const (
 func (f *Facts) node(n *cluster.Node) Node {
 	out := Node{
 		Name: n.ID, Role: n.Role, State: ready, Addr: n.Addr, Gossip: n.Gossip, Public: n.Public, Build: n.Build, Protocol: n.Protocol, MinProtocol: n.Speaks().Oldest,
-		Joined: n.Joined, Starts: n.Incarnation, GPUs: n.GPUs, Pins: n.Pins,
+		Joined: n.Joined, Starts: n.Incarnation, GPUs: n.GPUs, Quarantined: f.ofNode(n), Pins: n.Pins,
 	}
 	switch since := f.ago(n.Since); {
 	case n.Lost:
@@ -69,7 +71,7 @@ func (f *Facts) node(n *cluster.Node) Node {
 			continue
 		}
 		out.Replicas = append(out.Replicas, id)
-		if r.Phase == cluster.Ready && !n.Lost {
+		if _, barred := f.State.Barred(&r); r.Phase == cluster.Ready && !n.Lost && !barred {
 			out.Ready++
 		}
 	}
@@ -120,7 +122,12 @@ func (f *Facts) nodes(kind Kind, role cluster.Role) Table {
 			column[Node]{title: "LIVE", live: true, text: func(n *Node) string { return n.Load.text(func(l *Load) string { return strconv.Itoa(l.Live) }) }},
 			column[Node]{title: "WAITING", live: true, text: func(n *Node) string { return n.Load.text(func(l *Load) string { return strconv.Itoa(l.Waiting) }) }},
 			column[Node]{title: "KV", live: true, text: func(n *Node) string { return n.Load.text(func(l *Load) string { return percent(l.KV) }) }},
-			column[Node]{title: "GPUS", text: func(n *Node) string { return strconv.Itoa(len(n.GPUs)) }},
+			column[Node]{title: "GPUS", text: func(n *Node) string {
+				if len(n.Quarantined) == 0 {
+					return strconv.Itoa(len(n.GPUs))
+				}
+				return fmt.Sprintf("%d (%d quarantined)", len(n.GPUs), len(n.Quarantined))
+			}},
 			column[Node]{title: "PINS", wide: true, text: func(n *Node) string { return pins(n.Pins) }},
 		)
 	}

@@ -27,11 +27,12 @@ const (
 	Keys        Kind = "keys"
 	Tokens      Kind = "tokens"
 	Operators   Kind = "operators"
+	GPUs        Kind = "gpus"
 )
 
 // Kinds lists the kinds.
 func Kinds() []Kind {
-	return []Kind{Nodes, Workers, Gateways, Deployments, Placements, Thresholds, Keys, Tokens, Operators}
+	return []Kind{Nodes, Workers, Gateways, Deployments, Placements, Thresholds, Keys, Tokens, Operators, GPUs}
 }
 
 var (
@@ -96,7 +97,11 @@ func (t *Table) Objects() []any {
 // Write prints the rows in columns below their titles; wide has all columns.
 func (t *Table) Write(w io.Writer, wide bool) error {
 	if len(t.Rows) == 0 {
-		_, err := fmt.Fprintf(w, "There are no %s.\n", t.Kind)
+		kind := string(t.Kind)
+		if t.Kind == GPUs {
+			kind = "GPUs"
+		}
+		_, err := fmt.Fprintf(w, "There are no %s.\n", kind)
 		return err
 	}
 	head := make([]string, len(t.titles))
@@ -198,6 +203,8 @@ func (f *Facts) List(kind Kind, name string) (Table, error) {
 		t = f.tokens()
 	case Operators:
 		t = f.operators()
+	case GPUs:
+		t = f.gpus()
 	default:
 		return t, fmt.Errorf("%q: %w; there are %v", kind, ErrKind, Kinds())
 	}

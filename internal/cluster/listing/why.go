@@ -16,6 +16,8 @@ func (f *Facts) whyReplica(r *cluster.Replica) string {
 		return "its node is gone"
 	case n.Lost:
 		return fmt.Sprintf("its node %s was not heard for %s", n.ID, f.ago(n.Since))
+	case f.whyBarred(r) != "":
+		return f.whyBarred(r)
 	case n.Draining:
 		return fmt.Sprintf("its node %s drains", n.ID)
 	case r.Phase == cluster.Failed:
@@ -106,7 +108,7 @@ func (f *Facts) count(role cluster.Role) (n int) {
 
 // whyNoRoom says why no worker takes one more replica of a model.
 func (f *Facts) whyNoRoom(model string) string {
-	var away, pinned, have []string
+	var away, pinned, have, barred []string
 	for id, n := range f.State.AllNodes() {
 		if n.Role != cluster.Worker {
 			continue
@@ -122,6 +124,8 @@ func (f *Facts) whyNoRoom(model string) string {
 			pinned = append(pinned, id)
 		case has:
 			have = append(have, id)
+		case len(n.GPUs) > 0 && len(f.ofNode(&n)) == len(n.GPUs):
+			barred = append(barred, id)
 		}
 	}
 	var parts []string
@@ -130,6 +134,9 @@ func (f *Facts) whyNoRoom(model string) string {
 	}
 	if len(have) > 0 {
 		parts = append(parts, strings.Join(have, ", ")+" has one already")
+	}
+	if len(barred) > 0 {
+		parts = append(parts, strings.Join(barred, ", ")+" may use none of its GPUs (trctl get gpus)")
 	}
 	if len(away) > 0 {
 		parts = append(parts, strings.Join(away, ", ")+" drains or is lost")

@@ -153,15 +153,17 @@ type Placement struct {
 	Node  string        `json:"node"`
 	Phase cluster.Phase `json:"phase"`
 	// Why says more if it does not serve.
-	Why        string        `json:"why,omitempty"`
-	Pinned     bool          `json:"pinned,omitempty"`
-	Draining   bool          `json:"draining,omitempty"`
-	TP         int           `json:"tp"`
-	GPUs       []int         `json:"gpus,omitempty"`
-	Source     string        `json:"source"`
-	Generation uint64        `json:"generation"`
-	Facts      cluster.Facts `json:"facts,omitzero"`
-	Load       *Load         `json:"load,omitempty"`
+	Why      string `json:"why,omitempty"`
+	Pinned   bool   `json:"pinned,omitempty"`
+	Draining bool   `json:"draining,omitempty"`
+	// Quarantined says that its GPU must not be used.
+	Quarantined bool          `json:"quarantined,omitempty"`
+	TP          int           `json:"tp"`
+	GPUs        []int         `json:"gpus,omitempty"`
+	Source      string        `json:"source"`
+	Generation  uint64        `json:"generation"`
+	Facts       cluster.Facts `json:"facts,omitzero"`
+	Load        *Load         `json:"load,omitempty"`
 }
 
 func (f *Facts) placement(r *cluster.Replica) Placement {
@@ -169,6 +171,7 @@ func (f *Facts) placement(r *cluster.Replica) Placement {
 		Name: r.ID, Model: r.Model, Node: r.Node, Phase: r.Phase, Why: f.whyReplica(r), Pinned: r.Pinned, Draining: r.Draining,
 		TP: r.TP, GPUs: r.GPUs, Source: r.Source, Generation: r.Generation, Facts: r.Facts,
 	}
+	_, p.Quarantined = f.State.Barred(r)
 	if heard, ok := f.Loads[r.Node]; ok {
 		if l, ok := heard.Beat.Loads[r.ID]; ok {
 			p.Load = &Load{l.Live, l.Waiting, l.KV}
@@ -194,6 +197,9 @@ func (f *Facts) placements() Table {
 			}
 			if p.Draining {
 				phase += ",draining"
+			}
+			if p.Quarantined {
+				phase += "," + quarantined
 			}
 			return phase
 		}},
