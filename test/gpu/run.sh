@@ -4,7 +4,7 @@
 # From the repository's root, or anywhere. BIN is the folder that build.sh filled, so that no Go is needed here; without it
 # the binaries are built first. OUT is where run.log and table.txt go (./gpu-out), written as the checks go. NVRTC is found as
 # trctl finds it, or named by TRCTL_NVRTC. Sections, in this order, the essential ones first; without arguments all of them, in
-# about six minutes on an H200:
+# about eight minutes on an H200:
 #
 #   selftest   driver, graphs, bandwidth                      torch      against transformers, fp32 and bf16 (python3)
 #   kernels    every kernel against float64                   serve      dummy 0.6B and 32B behind the API
