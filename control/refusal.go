@@ -167,7 +167,7 @@ func (n *Node) refusedBy(others, by []string, since time.Time) {
 	case majority:
 		n.refusal.Store(&Refusal{By: by, Since: since})
 		if before == nil {
-			n.log.Error("the other control nodes refuse this node's certificate, and it has no leader; it goes on asking. "+
+			n.log.Error("the other control nodes refuse this node's certificate, and it has no leader. "+
 				"If `trctl cluster status` at one of them does not list this node, it was removed: stop it, empty its directory, join again with a new token. "+
 				"Else the clocks differ, or the others trust another CA",
 				"by", strings.Join(by, ","), "of", strings.Join(others, ","), "since", since)

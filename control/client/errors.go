@@ -7,6 +7,7 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/control/state"
+	"github.com/tokenrouter/tokenrouter/internal/h2"
 )
 
 // Errors of calls, besides those of package state.
@@ -80,10 +81,11 @@ func Err(p cluster.Problem) error {
 }
 
 // refusesCertificate says that the other side, having shown who it is, has ended the
-// handshake because of the caller's certificate.
+// connection because of the caller's certificate. What comes during the caller's part of the
+// handshake does not count: anybody on the way may have sent it.
 func refusesCertificate(err error) bool {
 	var remote *net.OpError
-	return errors.As(err, &remote) && remote.Op == "remote error" && remote.Err.Error() == "tls: bad certificate"
+	return !errors.Is(err, h2.ErrHandshake) && errors.As(err, &remote) && remote.Op == "remote error" && remote.Err.Error() == "tls: bad certificate"
 }
 
 // travelled is an error with the text that it had elsewhere.

@@ -107,3 +107,45 @@ func accepts(serve func(net.Conn, *tls.Config)) func(context.Context, net.Listen
 		}
 	}
 }
+
+// A forged alert does not end who makes a call either.
+func TestForgedRefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, err := identity.NewAuthority("c", time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, forged := range map[string]bool{"forged": true, "real": false} {
+			l := memconn.Listen()
+			var server conc.WaitGroup
+			ctx, stop := context.WithCancel(t.Context())
+			cfg := removing(t, a, cluster.Control, "c1", func(string) bool { return true }).Server(identity.ProtocolHTTP)
+			server.Go(func() {
+				if !forged {
+					serves(ctx, l, cfg)
+					return
+				}
+				accepts(func(conn net.Conn, _ *tls.Config) {
+					_, _ = conn.Read(make([]byte, 4096))
+					_, _ = conn.Write([]byte{21, 3, 3, 0, 2, 2, 42})
+				})(ctx, l, nil)
+			})
+			c, err := New(Config{Credentials: issued(t, a, cluster.Worker, "w"), Control: []string{"c1:1"}, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) { return l.Dial(ctx) }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 1000 {
+				// A node that hangs up may be seen to do so before its alert is.
+				if _, err = c.Index(t.Context()); forged || errors.Is(err, ErrCertificate) {
+					break
+				}
+			}
+			if errors.Is(err, ErrCertificate) == forged || errors.Is(err, ErrNoLeader) != forged {
+				t.Errorf("%s: %v", name, err)
+			}
+			_ = c.Close()
+			stop()
+			server.Wait()
+		}
+	})
+}

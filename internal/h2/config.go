@@ -31,6 +31,9 @@ var (
 	ErrPlaintext = errors.New("h2: refusing HTTP/2 without TLS on a network")
 	// ErrProtocol is returned when the other side did not agree to ALPN "h2".
 	ErrProtocol = errors.New("h2: the other side does not speak h2")
+	// ErrHandshake is returned for a connection that could not be secured. Nothing that its
+	// other side may have said is known to be of whom it should be.
+	ErrHandshake = errors.New("secure connection")
 	// ErrClosed is returned by a Transport after Close.
 	ErrClosed = errors.New("h2: transport is closed")
 )

@@ -181,7 +181,7 @@ func (t *Transport) dial(ctx context.Context) (net.Conn, error) {
 		if cause := context.Cause(ctx); errors.Is(cause, ErrClosed) {
 			err = cause // and not that some context was cancelled
 		}
-		return nil, fmt.Errorf("secure connection: %w", err)
+		return nil, fmt.Errorf("%w: %w", ErrHandshake, err)
 	}
 	return nc, nil
 }
