@@ -24,14 +24,7 @@ func (n *Node) serveIndex(ctx context.Context, c *call) (any, error) {
 // the call, by this node as the leader or by the leaders before it.
 func (n *Node) acknowledged(ctx context.Context) (uint64, error) {
 	reign, _ := n.leader.now()
-	r, end := n.consensus()
-	defer end()
-	if r == nil {
-		return 0, client.ErrNotLeader
-	}
-	// A majority must still follow: another one may lead by now, and acknowledge. The library
-	// answers at the latest when the lease is over.
-	if err := r.VerifyLeader().Error(); err != nil {
+	if err := n.leads(); err != nil {
 		return 0, errors.Join(client.ErrNotLeader, err)
 	}
 	// What leaders before it have acknowledged is in its log, but perhaps not applied yet.
@@ -43,4 +36,15 @@ func (n *Node) acknowledged(ctx context.Context) (uint64, error) {
 	case <-ctx.Done():
 		return 0, fmt.Errorf("%w: %w", ErrNoLeader, context.Cause(ctx))
 	}
+}
+
+// leads has a majority confirm that this node leads: another one may by now, and acknowledge.
+// The library answers at the latest when the lease is over.
+func (n *Node) leads() error {
+	r, end := n.consensus()
+	defer end()
+	if r == nil {
+		return ErrNoLeader
+	}
+	return r.VerifyLeader().Error()
 }
