@@ -25,14 +25,22 @@ type crewed struct {
 	holds   map[string]bool
 	groups  []Routing
 	changed chan struct{}
+	// hung is the engine that ends with ErrHung, if any.
+	hung *Engine
 }
 
 // newCrewed starts engines with replicas of models, given as ENGINE:REPLICA:MODEL.
 func newCrewed(t *testing.T, engines int, replicas ...string) *crewed {
 	t.Helper()
+	return crewWith(t, engines, func(int, *Config) {}, replicas...)
+}
+
+// crewWith is newCrewed for engines whose configurations are changed first.
+func crewWith(t *testing.T, engines int, change func(int, *Config), replicas ...string) *crewed {
+	t.Helper()
 	c := &crewed{t: t, net: newNetwork(), where: map[string]int{}, models: map[string]string{}, drains: map[string]bool{}, holds: map[string]bool{}, changed: make(chan struct{}, 1)}
-	for range engines {
-		e, err := New(Config{
+	for i := range engines {
+		cfg := Config{
 			Network: c.net, Device: "cpu", PageSize: 16, KVTokens: 1 << 14, MaxRows: 16, MaxQueue: 64, ChunkTokens: 64, Workers: 1,
 			DrainTimeout: 10 * time.Second,
 			Notify: func() {
@@ -41,12 +49,14 @@ func newCrewed(t *testing.T, engines int, replicas ...string) *crewed {
 				default:
 				}
 			},
-		})
+		}
+		change(i, &cfg)
+		e, err := New(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			if err := e.Close(); err != nil {
+			if err := e.Close(); err != nil && e != c.hung {
 				t.Errorf("Close: %v", err)
 			}
 		})
@@ -241,7 +251,7 @@ func TestPolicyChangesLive(t *testing.T) {
 	v := tau["new"]
 	c.groups[0].Policy.Threshold = &v
 	c.assign()
-	awaitVersion(t, c.engines, v)
+	awaitPolicy(t, c.engines, c.groups[0].Policy)
 	for i, got := range answers(t, e, list, 4, nil) {
 		if d := differs(got, want["new"][i]); d != "" {
 			t.Errorf("after the change: request %d differs: %s", i, d)
@@ -259,10 +269,10 @@ func TestPolicyChangesLive(t *testing.T) {
 	}
 }
 
-// awaitVersion waits until all replicas have taken up a threshold of the policy.
-func awaitVersion(t *testing.T, engines []*Engine, tau float64) {
+// awaitPolicy waits until all replicas have taken up the deployment with a policy.
+func awaitPolicy(t *testing.T, engines []*Engine, p Policy) {
 	t.Helper()
-	d := Deployment{Models: []string{"tiny-s", "tiny-l"}, Policy: Policy{Name: "r-stitch", Threshold: &tau}}
+	d := Deployment{Models: []string{"tiny-s", "tiny-l"}, Policy: p}
 	want, err := (&Routing{Deployment: d}).version()
 	if err != nil {
 		t.Fatal(err)

@@ -17,4 +17,7 @@
 //
 // A replica whose run fails is started again; the requests on it continue on
 // another replica, or on the same one once it is back, at the same position.
+//
+// A GPU that a fault has spoiled for the process (ErrDeviceLost), and a step that does
+// not end (ErrHung), end the engine: only a new process helps.
 package engine

@@ -52,6 +52,7 @@ type Engine struct {
 	// drained is closed, once, when no replica runs after a drain.
 	drained     chan struct{}
 	drainedOnce sync.Once
+	hang        hang
 
 	routed     map[string]*routed // by deployment
 	transports []Transport
@@ -164,7 +165,7 @@ func Load(cfg Config) (_ *Engine, err error) {
 func newEngine(cfg Config) *Engine {
 	e := &Engine{
 		cfg: cfg, log: cfg.Logger, net: cfg.Network, ready: make(chan struct{}), closing: make(chan struct{}),
-		failed: map[string]*failure{}, renewals: map[renewal]error{}, assigning: make(chan struct{}, 1), drained: make(chan struct{}),
+		failed: map[string]*failure{}, renewals: map[renewal]error{}, assigning: make(chan struct{}, 1), drained: make(chan struct{}), hang: hang{found: make(chan struct{})},
 	}
 	if e.net == nil {
 		e.net = newNetwork()
@@ -185,7 +186,7 @@ func newEngine(cfg Config) *Engine {
 // Plan is where the memory goes.
 func (e *Engine) Plan() Plan { return e.plan }
 
-// release gives back what Load took.
+// release gives back what Load took, but for the GPUs after a hang.
 func (e *Engine) release() error {
 	var errs []error
 	for _, t := range e.transports {
@@ -199,7 +200,9 @@ func (e *Engine) release() error {
 			errs = append(errs, r.model.close())
 		}
 	}
-	errs = append(errs, e.gpus.close())
+	if !e.hang.any() {
+		errs = append(errs, e.gpus.close())
+	}
 	return errors.Join(errs...)
 }
 
@@ -375,6 +378,11 @@ func defaults(m *loaded) session.Defaults {
 // which the replicas read until their last step.
 func (e *Engine) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, e.release()) }()
+	return e.runAll(ctx, e.runParts)
+}
+
+// runParts runs the replicas and the loops beside them. It returns when all have ended.
+func (e *Engine) runParts(ctx context.Context) error {
 	group := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
 	for _, r := range e.replicas {
 		group.Go(func(ctx context.Context) error { return e.supervise(ctx, r) })

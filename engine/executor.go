@@ -11,6 +11,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/worker/executor/cpuexec"
 	"github.com/tokenrouter/tokenrouter/worker/executor/cudaexec"
 	"github.com/tokenrouter/tokenrouter/worker/model"
+	"github.com/tokenrouter/tokenrouter/worker/subservice"
 )
 
 // maxSlots bounds the sequences that a replica holds, parked ones included.
@@ -146,8 +147,12 @@ func (e *Engine) buildCUDA(ctx context.Context, r *replica, device *gpu, pages i
 
 // end shuts the executor down after a run that ended with fault, or with nil. On a
 // lost GPU nothing can be given back one by one, and the errors of trying say
-// nothing new.
+// nothing new. An executor with a step that hangs must not be called any more, and what
+// the driver is asked by others then may hang as well.
 func (e *Engine) end(r *replica, x *running, fault error) error {
+	if errors.Is(fault, subservice.ErrHung) || x.gpu != nil && e.hang.any() {
+		return nil
+	}
 	lost := e.noteFault(r, x, fault)
 	err := x.Shutdown()
 	if x.gpu != nil {

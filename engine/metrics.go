@@ -70,6 +70,11 @@ func replicaHistograms() []histogram {
 	}
 }
 
+// hungMetric counts what ends the process.
+func hungMetric() *prometheus.Desc {
+	return prometheus.NewDesc("trctl_steps_hung_total", "Steps that did not end, for each of which the process is put to an end.", []string{"model", "replica"}, nil)
+}
+
 // modeMetric is how a replica computes: 1, with the answer in the labels.
 func modeMetric() *prometheus.Desc {
 	return prometheus.NewDesc("trctl_replica_mode", "How the replica computes; reproducible says that a token's bits depend on its own sequence alone.",
@@ -95,11 +100,13 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 		ch <- h.desc
 	}
 	ch <- modeMetric()
+	ch <- hungMetric()
 }
 
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for _, r := range c.e.list() {
+		ch <- prometheus.MustNewConstMetric(hungMetric(), prometheus.CounterValue, float64(r.hangs.Load()), r.model.cfg.Name, r.name)
 		sub := r.current.Load()
 		if sub == nil {
 			continue

@@ -56,6 +56,8 @@ type replica struct {
 	careful bool
 	// built says that a run had an executor.
 	built atomic.Bool
+	// hangs counts steps that have hung.
+	hangs atomic.Uint64
 	// stop ends the present run as if it had failed. For tests of fail-over.
 	stop atomic.Pointer[context.CancelCauseFunc]
 }
@@ -192,7 +194,7 @@ func (e *Engine) supervise(ctx context.Context, r *replica) error {
 	for {
 		began := time.Now()
 		err := e.runReplica(ctx, r, log)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || errors.Is(err, subservice.ErrHung) {
 			return nil
 		}
 		if time.Since(began) > lastRestartWait {
@@ -249,7 +251,14 @@ func (e *Engine) runReplica(ctx context.Context, r *replica, log *slog.Logger) (
 	r.current.Store(sub)
 	defer r.current.Store(nil)
 	group := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
-	group.Go(sub.Run)
+	var hung error // of the step that ended the run, whatever else did
+	group.Go(func(ctx context.Context) error {
+		err := sub.Run(ctx)
+		if e.noteHang(r, err) {
+			hung = err
+		}
+		return err
+	})
 	group.Go(peers.server.Run)
 	group.Go(exec.watchGPU)
 	group.Go(func(ctx context.Context) error { return e.awaitDrained(ctx, r, sub) })
@@ -269,7 +278,10 @@ func (e *Engine) runReplica(ctx context.Context, r *replica, log *slog.Logger) (
 		r.noteLinked()
 	}
 	err = group.Wait()
-	if ctx.Err() != nil {
+	switch {
+	case hung != nil:
+		return hung
+	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	}
 	return err

@@ -27,7 +27,7 @@ const exitTopic = `Exit codes of every command:
     2  wrong usage or configuration; nothing was started
     3  the server or the cluster cannot be reached, or refused the request (chat, bench, eval --url, and what operates a cluster)
     4  eval, bench: a bound such as --min-accuracy or --max-error-rate does not hold; calibrate: no threshold does it; solve --check: an expected value
-    5  serve, worker join, eval: a fault has spoiled a GPU for this process, and only a new process may use it; start it again
+    5  serve, worker join, eval: a fault has spoiled a GPU for this process, or a step of a model does not end; start it again
     6  the cluster's control nodes have no leader, so nothing can be changed now; serving goes on (cluster, key, apply, delete, drain)
   130  interrupted before the work was done (a second Ctrl-C ends serve like this)
 `
@@ -79,7 +79,7 @@ func exitCode(err error) int {
 		return exitDone
 	case errors.As(err, &usage):
 		return exitUsage
-	case errors.Is(err, engine.ErrDeviceLost):
+	case errors.Is(err, engine.ErrDeviceLost), errors.Is(err, engine.ErrHung):
 		return exitDevice
 	case errors.Is(err, context.Canceled):
 		return exitInterrupted

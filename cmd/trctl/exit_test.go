@@ -24,6 +24,7 @@ func TestExitCodes(t *testing.T) {
 		{&serverError{cause}, 3},
 		{&boundError{cause}, 4},
 		{fmt.Errorf("executor of m: GPU 0: %w", engine.ErrDeviceLost), 5},
+		{fmt.Errorf("%w: replica s-0", engine.ErrHung), 5},
 		{context.Canceled, 130},
 		{&serverError{context.Canceled}, 130},
 	}

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// A GPU that a fault has spoiled answers only to a new process. Serving goes on
+// A GPU that a fault has spoiled answers only to a new process, and only a new process is
+// rid of a step that hangs. Serving goes on
 // by putting a new one in the place of this one: the same arguments, the same
 // process id for whoever supervises it. It does so a few times, then exits.
 const (
@@ -18,11 +19,20 @@ const (
 	calmAfter = 10 * time.Minute
 )
 
+// restartsBefore is how many processes in a row have ended so before this one, by what it found in restartsEnv.
+func restartsBefore(set string) int {
+	done, err := strconv.Atoi(set)
+	if err != nil {
+		return 0
+	}
+	return max(done, 0)
+}
+
 // nextRestart says whether a process that has served for a while may be replaced,
 // and what the next one finds in restartsEnv. set is what this one found there.
 func nextRestart(set string, served time.Duration) (next string, ok bool) {
-	done, err := strconv.Atoi(set)
-	if err != nil || done < 0 || served >= calmAfter {
+	done := restartsBefore(set)
+	if served >= calmAfter {
 		done = 0
 	}
 	return strconv.Itoa(done + 1), done < maxRestarts
@@ -33,7 +43,7 @@ func serving(args []string) bool {
 	return len(args) > 1 && args[1] == "serve" || len(args) > 2 && args[1] == "worker" && args[2] == "join"
 }
 
-// restart replaces the process after a lost GPU. It returns if the command does
+// restart replaces the process after a lost GPU or a step that hangs. It returns if the command does
 // not serve, if it was replaced too often, or if the system cannot replace it.
 func restart(p process, args, environ []string, served time.Duration) {
 	if !serving(args) {
@@ -41,7 +51,7 @@ func restart(p process, args, environ []string, served time.Duration) {
 	}
 	next, ok := nextRestart(os.Getenv(restartsEnv), served)
 	if !ok {
-		fmt.Fprintf(p.err, "trctl: the GPU was lost %d times in a row; giving up\n", maxRestarts+1)
+		fmt.Fprintf(p.err, "trctl: a GPU was lost, or a step has hung, %d times in a row; giving up\n", maxRestarts+1)
 		return
 	}
 	self, err := os.Executable()
@@ -49,7 +59,7 @@ func restart(p process, args, environ []string, served time.Duration) {
 		fmt.Fprintf(p.err, "trctl: restart: %v\n", err)
 		return
 	}
-	fmt.Fprintf(p.err, "trctl: the GPU is lost for this process; a new one takes its place (%s of %d)\n", next, maxRestarts)
+	fmt.Fprintf(p.err, "trctl: only a new process can go on; one takes this one's place (%s of %d)\n", next, maxRestarts)
 	kept := make([]string, 0, len(environ)+1)
 	for _, e := range environ {
 		if !strings.HasPrefix(e, restartsEnv+"=") {

@@ -129,29 +129,31 @@ func (a *ahead) pays(t time.Duration) bool {
 }
 
 // lookAhead launches the step after the one in flight, if it should be.
-func (s *Subservice) lookAhead() (*flight, error) {
+func (s *Subservice) lookAhead() (next *flight, err error) {
+	if plan := s.planAhead(); plan != nil {
+		if next, err = s.launch(plan); err != nil {
+			return nil, err
+		}
+		s.ahead.steps++
+	}
+	s.ahead.ready = s.now()
+	return next, nil
+}
+
+// planAhead plans the step after the one in flight, nil if none should be launched yet.
+func (s *Subservice) planAhead() *scheduler.Plan {
 	a := &s.ahead
-	defer func() { a.ready = s.now() }()
 	switch {
 	case !a.can || a.setting == LookaheadOff:
-		return nil, nil
+		return nil
 	case s.member != nil && !s.member.Rule().Overlaps():
-		return nil, nil
+		return nil
 	case a.setting == LookaheadAuto && !a.pays(s.sched.StepTime()):
-		return nil, nil
+		return nil
 	case slices.ContainsFunc(s.flying.plan.IDs, s.needsIDs):
-		return nil, nil // it would miss every other step
+		return nil // it would miss every other step
 	}
-	plan := s.sched.Ahead(s.flying.plan, s.goesOn)
-	if plan == nil {
-		return nil, nil
-	}
-	f, err := s.launch(plan)
-	if err != nil {
-		return nil, err
-	}
-	a.steps++
-	return f, nil
+	return s.sched.Ahead(s.flying.plan, s.goesOn)
 }
 
 // goesOn says that a sequence whose token is being sampled may feed it at once: the
@@ -172,13 +174,20 @@ func (s *Subservice) needsIDs(id scheduler.ID) bool {
 func (s *Subservice) land(ctx context.Context, next *flight) error {
 	f := s.flying
 	host := s.ahead.ready - s.measured.entered
-	if err := s.exec.Wait(ctx, f.ticket, &s.result); err != nil {
+	exec := s.exec // inside the call nothing of s may be looked at
+	s.watch.enter("wait")
+	err := exec.Wait(ctx, f.ticket, &s.result)
+	if hung := s.watch.leave(); hung != nil {
+		return hung
+	}
+	if err != nil {
 		return fmt.Errorf("step %d: %w", f.plan.Batch.Step, err)
 	}
 	ended := s.now()
 	// A step that was launched ahead began when the one before it had ended.
 	took := ended - max(f.began, s.ahead.ended)
 	s.ahead.ended = ended
+	s.watch.ended(ended, took, next)
 	s.rows.observe(float64(len(f.plan.IDs)), FirstRows)
 	s.seconds.observe(took.Seconds(), FirstSeconds)
 	s.sched.Complete(ended, f.plan, took)

@@ -13,21 +13,22 @@ import (
 )
 
 // decodeLoop applies what arrived, runs a step if one is due, routes its rows,
-// and waits otherwise. It returns nil when ctx ends.
-func (s *Subservice) decodeLoop(ctx context.Context) error {
+// and waits otherwise. It returns nil when ctx ends and the steps in flight have ended,
+// which are waited for until steps ends.
+func (s *Subservice) decodeLoop(ctx, steps context.Context) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	// Steps are waited for even when ctx ends: their pages may be reused only afterwards.
-	steps := context.WithoutCancel(ctx)
 	for ctx.Err() == nil {
 		plan, wake, waiting, err := s.begin()
 		if err != nil {
 			return err
 		}
 		if plan != nil {
-			if s.flying, err = s.launch(plan); err != nil {
+			first, err := s.launch(plan)
+			if err != nil {
 				return err
 			}
+			s.flying = first
 		}
 		// The device works on the next step by now: what clients hear of the last one does not hold it up.
 		s.publish()
@@ -43,9 +44,14 @@ func (s *Subservice) decodeLoop(ctx context.Context) error {
 			return err
 		}
 	}
+	return s.landAll(steps)
+}
+
+// landAll takes the results of the steps in flight, for which nobody waits.
+func (s *Subservice) landAll(ctx context.Context) error {
 	for s.flying != nil {
-		if s.land(steps, nil) != nil {
-			break // nobody waits for it
+		if s.land(ctx, nil) != nil {
+			break
 		}
 	}
 	return nil
@@ -170,7 +176,13 @@ func (s *Subservice) launch(plan *scheduler.Plan) (*flight, error) {
 	}
 	s.askPrompt(plan)
 	s.mixIn(plan)
-	ticket, err := s.exec.Launch(&plan.Batch)
+	s.watch.begin(&plan.Batch, began)
+	exec := s.exec // inside the call nothing of s may be looked at
+	s.watch.enter("launch")
+	ticket, err := exec.Launch(&plan.Batch)
+	if hung := s.watch.leave(); hung != nil {
+		return nil, hung
+	}
 	if err != nil {
 		return nil, fmt.Errorf("launch step %d: %w", plan.Batch.Step, err)
 	}

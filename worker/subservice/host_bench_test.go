@@ -90,6 +90,7 @@ func benchHostLoop(b *testing.B, rows int) {
 	}
 	d := s.Drive(func() {})
 	defer d.Stop()
+	s.watch = newWatchdog(&s.info, patienceWith(&s.info)) // a loop that runs has one
 	ended := 0
 	each := int32(1 << 14)
 	submit := func() {
@@ -120,5 +121,29 @@ func benchHostLoop(b *testing.B, rows int) {
 			b.Fatal(err)
 		}
 		s.publish()
+	}
+}
+
+// BenchmarkWatchdog is what the watchdog adds to each step of the decode loop.
+func BenchmarkWatchdog(b *testing.B) {
+	info := &executor.Info{Model: "m0"}
+	for _, rows := range []int{1, 64} {
+		b.Run(fmt.Sprintf("rows=%d", rows), func(b *testing.B) {
+			w, batch := newWatchdog(info, patienceWith(info)), &step.Batch{Rows: make([]step.Row, rows)}
+			for i := range batch.Rows {
+				batch.Rows[i] = step.Row{Start: int32(i), Tokens: []int32{1}}
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				w.begin(batch, 0)
+				for _, call := range []string{"launch", "wait"} {
+					w.enter(call)
+					if err := w.leave(); err != nil {
+						b.Fatal(err)
+					}
+				}
+				w.ended(0, time.Millisecond, nil)
+			}
+		})
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sourcegraph/conc"
+
 	"github.com/tokenrouter/tokenrouter/api/generate"
 	"github.com/tokenrouter/tokenrouter/api/handoff"
 	"github.com/tokenrouter/tokenrouter/internal/unwelcome"
@@ -112,6 +114,8 @@ type Subservice struct {
 
 	stats  atomic.Pointer[Stats]
 	traces traces
+	// watch looks after the loop's steps, nil unless Run runs.
+	watch *watchdog
 }
 
 // Stats is a snapshot taken between steps.
@@ -196,12 +200,29 @@ func (s *Subservice) now() time.Duration { return s.clock() }
 // Stats returns the latest snapshot. Any goroutine may call it.
 func (s *Subservice) Stats() Stats { return *s.stats.Load() }
 
-// Run is the decode loop. It returns when ctx ends (with nil) or the executor
-// fails; all requests have then been told, and their pages freed.
+// Run runs the decode loop. It returns when ctx ends (with nil), the executor
+// fails, or a step hangs (ErrHung, also while ctx ends); all requests have then been
+// told, and their pages freed.
 func (s *Subservice) Run(ctx context.Context) error {
 	s.join(s.in.poke)
-	err := s.decodeLoop(ctx)
-	return s.stop(err)
+	s.watch = newWatchdog(&s.info, patienceWith(&s.info))
+	// Steps are waited for even when ctx ends: their pages may be reused only afterwards.
+	steps, abandon := context.WithCancel(context.WithoutCancel(ctx))
+	defer abandon()
+	ended := make(chan struct{}) // closed when the loop has
+	var loop conc.WaitGroup
+	var failed error // the loop's, until it has ended
+	loop.Go(func() {
+		defer close(ended)
+		failed = s.decodeLoop(ctx, steps)
+	})
+	if hung := s.watch.watch(s.now, ended, s.log); hung != nil {
+		// The loop is not waited for. It ends when the executor comes back, or with the process.
+		s.exec = unreachable{s.exec}
+		return s.stop(hung)
+	}
+	loop.Wait()
+	return s.stop(failed)
 }
 
 // stop tells everyone that the loop has ended, and why.
