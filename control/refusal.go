@@ -121,7 +121,7 @@ func (n *Node) watchRefusals(ctx context.Context, r *raft.Raft) error {
 			continue // an election
 		}
 		others := n.others(r)
-		for node, err := range n.probe(ctx, others, every) {
+		for node, err := range n.probe(ctx, others) {
 			seen.note(time.Now(), node, err)
 		}
 		by, since := seen.by(others, n.cfg.RefusedAfter)
@@ -133,9 +133,12 @@ func (n *Node) watchRefusals(ctx context.Context, r *raft.Raft) error {
 	}
 }
 
+// probeWithin bounds the wait for an answer.
+const probeWithin = time.Second
+
 // probe asks nodes at the same time whether they take this node's certificate.
-func (n *Node) probe(ctx context.Context, nodes []string, within time.Duration) map[string]error {
-	ctx, cancel := context.WithTimeout(ctx, min(within, time.Second))
+func (n *Node) probe(ctx context.Context, nodes []string) map[string]error {
+	ctx, cancel := context.WithTimeout(ctx, probeWithin)
 	defer cancel()
 	var mu sync.Mutex
 	out := map[string]error{}
