@@ -21,6 +21,9 @@ type Assignment struct {
 	Groups     []Routing
 	// Avoid are replicas, wherever they run, that get nothing new as long as there are others.
 	Avoid []string
+	// Barred are GPUs that must not be used, by ordinal, with the reason. Placements on them
+	// end what they have, and begin again when that is over. The map is not changed any more.
+	Barred map[int]string
 }
 
 // Placement is a replica that runs here.
@@ -87,6 +90,7 @@ func (g *Routing) version() (uint64, error) {
 // It returns at once; Reports and Config.Notify tell what becomes of it. The engine must
 // have a Config.Network.
 func (e *Engine) Assign(a Assignment) {
+	e.gpus.setBarred(a.Barred)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.assigned = &a

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tokenrouter/tokenrouter/cuda/faults"
+	"github.com/tokenrouter/tokenrouter/cuda/inventory"
 	"github.com/tokenrouter/tokenrouter/worker/executor"
 	"github.com/tokenrouter/tokenrouter/worker/executor/cudaexec"
 	"github.com/tokenrouter/tokenrouter/worker/schedule"
@@ -74,6 +75,18 @@ type Config struct {
 	// Notify is called, from any goroutine, when Engine.Reports has changed. It must not
 	// block. May be nil.
 	Notify func()
+	// Restarts is how many processes in a row have ended with ErrDeviceLost or ErrHung before this one took their place, for a metric.
+	Restarts int
+	// Faults opens what faults of GPUs come from; nil for NVML. Watched are GPUs whose faults
+	// are told of from the start, and not only once they are in use.
+	Faults  func() (faults.Events, error)
+	Watched []faults.Device
+	// Quarantine is told of a fault after which a GPU must not be used until somebody has
+	// looked at it. The engine lets go of such a GPU, and uses it again by the first
+	// assignment that does not bar it (Assignment.Barred). It is called by the goroutine that
+	// watches, and must be quick. Nil is for an engine that opens the GPU anew, as it does
+	// after other faults.
+	Quarantine func(d faults.Device, e inventory.Event)
 	// Metrics receives the metrics of sessions and replicas. May be nil.
 	Metrics *prometheus.Registry
 	// Logger may be nil.
@@ -81,8 +94,6 @@ type Config struct {
 
 	// openDevice opens a GPU; nil for the real one.
 	openDevice func(ordinal int) (*cudaexec.Device, error)
-	// openFaults opens what GPUs' faults come from; nil for NVML.
-	openFaults func() (faults.Events, error)
 	// newCPU builds the executor of a model on the CPU with a pool of so many pages; nil
 	// for the real one.
 	newCPU func(model string, vocab, pages int) (executor.Executor, error)

@@ -93,6 +93,10 @@ func (e *Engine) align(a *Assignment, draining bool) (begin []*replica, lost err
 			}
 		case p.Draining || draining:
 			r.drain()
+		case a.barred(p) != "" && !r.runs():
+			e.forget(r)
+		case a.barred(p) != "":
+			r.bar()
 		}
 	}
 	if !draining {
@@ -130,10 +134,17 @@ func (e *Engine) recruit(a *Assignment) ([]*replica, error) {
 	var fresh []*replica
 	known := e.list()
 	for _, p := range a.Placements {
-		if p.Draining || slices.ContainsFunc(known, func(r *replica) bool { return r.name == p.Name }) {
+		if slices.ContainsFunc(known, func(r *replica) bool { return r.name == p.Name }) {
 			continue
 		}
-		if f := e.failed[p.Name]; f != nil && f.Generation == p.Generation && time.Since(f.at) < loadAgain {
+		if why := a.barred(&p); why != "" {
+			e.keepOut(&p, why)
+			continue
+		}
+		if p.Draining {
+			continue
+		}
+		if f := e.failed[p.Name]; f != nil && !f.barred && f.Generation == p.Generation && time.Since(f.at) < loadAgain {
 			continue
 		}
 		r, err := e.enrol(&p)
@@ -222,12 +233,14 @@ func (e *Engine) settle(fresh []*replica, a *Assignment) (settled []*replica, lo
 type failure struct {
 	cluster.ReplicaReport
 	at time.Time
+	// barred says that it was not tried, because its GPU must not be used.
+	barred bool
 }
 
 func (e *Engine) fail(p Placement, err error) {
 	e.log.Error("replica cannot be loaded", "replica", p.Name, "err", err)
 	e.mu.Lock()
-	e.failed[p.Name] = &failure{cluster.ReplicaReport{ID: p.Name, Generation: p.Generation, Phase: cluster.Failed, Reason: reason(err)}, time.Now()}
+	e.failed[p.Name] = &failure{cluster.ReplicaReport{ID: p.Name, Generation: p.Generation, Phase: cluster.Failed, Reason: reason(err)}, time.Now(), false}
 	e.mu.Unlock()
 	e.notify()
 }
@@ -235,8 +248,8 @@ func (e *Engine) fail(p Placement, err error) {
 // leave notes that a replica has ended.
 func (e *Engine) leave(r *replica) {
 	close(r.ended)
-	if r.leaving.Load() || r.renewing.Load() {
-		e.forget(r) // in the second case it is recruited again
+	if r.leaving.Load() || r.renewing.Load() || r.barred.Load() {
+		e.forget(r) // in the second case it is recruited again, in the third later
 	} else {
 		r.setPhase(cluster.Stopped, "")
 	}
@@ -309,8 +322,8 @@ type assignedPart struct {
 	end   context.CancelFunc
 	ended chan struct{}
 	// leaving says that the replica is not wanted any more, renewing that it is to be
-	// loaded again once it has ended.
-	leaving, renewing atomic.Bool
+	// loaded again once it has ended, barred that its GPU must not be used.
+	leaving, renewing, barred atomic.Bool
 	// drains is closed, once, when the replica is to end what it has and stop.
 	drains     chan struct{}
 	drainsOnce sync.Once

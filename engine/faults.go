@@ -13,16 +13,20 @@ const settling = 2 * time.Second
 
 // newFaults makes the watch for faults of the GPUs that are open.
 func (e *Engine) newFaults() (*faults.Watcher, error) {
-	open := e.cfg.openFaults
-	if open == nil {
-		open = faults.NVML
+	cfg := faults.Config{
+		Open: e.cfg.Faults, Used: e.gpus.used, Devices: e.gpus.list, Spoilt: e.gpus.spoil, Metrics: e.cfg.Metrics, Log: e.log,
 	}
-	return faults.New(faults.Config{
-		Open: open, Used: e.gpus.used, Devices: e.gpus.list, Spoilt: e.gpus.spoil, Metrics: e.cfg.Metrics, Log: e.log,
-	})
+	if cfg.Open == nil {
+		cfg.Open = faults.NVML
+	}
+	if e.cfg.Quarantine != nil {
+		cfg.Condemned = e.condemn
+	}
+	return faults.New(cfg)
 }
 
-// list describes the GPUs that are open, or were lost and are to be opened anew, in no certain order.
+// list describes the GPUs that are watched from the start, are open, or were lost and are to be opened anew, in no certain
+// order.
 func (g *gpus) list() []faults.Device {
 	g.mu.Lock()
 	defer g.mu.Unlock()

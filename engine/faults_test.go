@@ -66,7 +66,7 @@ func TestReportedFaults(t *testing.T) {
 	source, log := newReported(), messages{slog.DiscardHandler, new(sync.Mutex), new([]string)}
 	cfg, _, opened, loaded := loading(t)
 	cfg.Logger, cfg.Metrics = slog.New(log), prometheus.NewRegistry()
-	cfg.openFaults = func() (faults.Events, error) { return source, nil }
+	cfg.Faults = func() (faults.Events, error) { return source, nil }
 	e, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -130,7 +130,7 @@ func faultCount(t *testing.T, metrics *prometheus.Registry) (n float64) {
 func TestReportedFaultsEndEngine(t *testing.T) {
 	source := newReported()
 	cfg, _, opened, loaded := loading(t)
-	cfg.openFaults = func() (faults.Events, error) { return source, nil }
+	cfg.Faults = func() (faults.Events, error) { return source, nil }
 	e, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -156,7 +156,7 @@ func TestNothingToWatch(t *testing.T) {
 	e := start(t, func(cfg *Config) {
 		cfg.Device = "cpu"
 		dummies(cfg)
-		cfg.openFaults = func() (faults.Events, error) {
+		cfg.Faults = func() (faults.Events, error) {
 			t.Error("faults are watched without a GPU")
 			return nil, inventory.ErrNotBuilt
 		}

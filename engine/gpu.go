@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,7 +35,9 @@ type gpus struct {
 
 	mu      sync.Mutex
 	devices map[int]*gpu
-	// described are the GPUs that were opened; the list is replaced, never changed. used is closed once there is one.
+	// barred are the GPUs that must not be used, and why, by ordinal. The map is replaced, never changed.
+	barred map[int]string
+	// described are the GPUs that are watched from the start or were opened; the list is replaced, never changed. used is closed once there is one.
 	described []faults.Device
 	used      chan struct{}
 }
@@ -60,11 +63,19 @@ func newGPUs(cfg *Config, log *slog.Logger) *gpus {
 			})
 		}
 	}
-	return &gpus{open: open, log: log, devices: map[int]*gpu{}, used: make(chan struct{})}
+	g := &gpus{open: open, log: log, devices: map[int]*gpu{}, used: make(chan struct{}), described: slices.Clone(cfg.Watched)}
+	if len(g.described) > 0 {
+		close(g.used)
+	}
+	return g
 }
 
-// get opens a GPU unless it is open. A lost one is opened anew once nobody uses it; ErrDeviceLost says that this is in vain.
+// get opens a GPU unless it is open. A lost one is opened anew once nobody uses it; ErrDeviceLost says that this is in vain,
+// errBarred that it is not allowed.
 func (g *gpus) get(ordinal int) (*gpu, error) {
+	if why, barred := g.barred[ordinal]; barred {
+		return nil, fmt.Errorf("GPU %d: %w: %s", ordinal, errBarred, why)
+	}
 	old := g.devices[ordinal]
 	if old != nil && old.fault == nil {
 		return old, nil
@@ -92,7 +103,11 @@ func (g *gpus) get(ordinal int) (*gpu, error) {
 		}
 		return nil, fmt.Errorf("GPU %d: %w", ordinal, err)
 	}
-	if old != nil {
+	switch {
+	case old == nil:
+	case errors.Is(old.fault, errBarred):
+		g.log.Info("a GPU that was in quarantine is open again", "gpu", ordinal)
+	default:
 		g.log.Warn("a lost GPU is open again", "gpu", ordinal, "fault", old.fault, "cublaslt", next.device.HasCuBLASLt())
 	}
 	next.opened = time.Now()
@@ -126,7 +141,14 @@ func (g *gpus) acquire(ordinal int) (*gpu, error) {
 func (g *gpus) release(d *gpu) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	d.users--
+	if d.users--; d.users > 0 {
+		return
+	}
+	for ordinal := range g.barred {
+		if g.devices[ordinal] == d {
+			g.letGo(ordinal)
+		}
+	}
 }
 
 // lose marks a GPU as lost, so that all who use it end.

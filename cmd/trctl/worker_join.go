@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -91,11 +92,9 @@ func (c *workerJoinCmd) Run(ctx context.Context, p process) error {
 		return dryRun(p, &node.Config{Config: cfg})
 	}
 	if len(pins) > 0 {
-		plan, err := engine.MakePlan(cfg)
-		if err != nil {
-			return fmt.Errorf("plan: %w", err)
+		if err := c.printPlan(p, cfg, pins, gpus); err != nil {
+			return err
 		}
-		fmt.Fprint(p.err, plan.String())
 	}
 	dir, saved, unlock, err := c.enter(ctx, p, log, cluster.Worker, c.Join, &c.joinFlags)
 	if err != nil {
@@ -105,6 +104,7 @@ func (c *workerJoinCmd) Run(ctx context.Context, p process) error {
 	bars := newLoading(p)
 	defer bars.end()
 	cfg.Progress = bars.report
+	cfg.Restarts = restartsBefore(os.Getenv(restartsEnv))
 	own := workernode.Config{
 		Dir: dir, Saved: saved, Listen: c.Listen, Advertise: c.Advertise, MetricsListen: c.MetricsListen,
 		Engine: cfg, Pins: pins, GPUs: gpus, Resolve: c.resolve, DrainTimeout: c.DrainTimeout,

@@ -136,7 +136,8 @@ func entriesOf(s *state.State, d *cluster.Deployment) []cluster.Replica {
 func doubtfulOf(s *state.State, d *cluster.Deployment) (out []cluster.Replica) {
 	for _, r := range s.ReplicasOf(d.Models[0]) {
 		_, ok := s.Node(r.Node)
-		if ok && !s.Serving(&r) && !r.Draining && r.Phase != cluster.Failed && !r.LeavesOut(d.Name) {
+		_, barred := s.Barred(&r)
+		if ok && !barred && !s.Serving(&r) && !r.Draining && r.Phase != cluster.Failed && !r.LeavesOut(d.Name) {
 			out = append(out, r)
 		}
 	}

@@ -21,7 +21,7 @@ func (n *Node) assignment(s *state.State) (a engine.Assignment, refused []cluste
 	n.words.learn(s)
 	for id, r := range s.AllReplicas() {
 		node, _ := s.Node(r.Node)
-		if r.Draining || node.Draining {
+		if _, barred := s.Barred(&r); r.Draining || node.Draining || barred {
 			a.Avoid = append(a.Avoid, id)
 		}
 		if r.Node != n.name {

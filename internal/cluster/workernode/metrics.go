@@ -22,13 +22,17 @@ func (n *Node) unready() string {
 	for _, r := range n.engine.Reports() {
 		here[r.ID] = r
 	}
-	why := "no replica is placed here"
+	barred := n.quarantined()
+	why := "no replica is placed here" + noRoom(barred)
 	for _, r := range s.AllReplicas() {
 		if r.Node != n.name {
 			continue
 		}
 		own := here[r.ID]
+		reason := whyBarred(&r, barred)
 		switch {
+		case reason != "":
+			return fmt.Sprintf("replica %s: %s", r.ID, reason)
 		case own.Phase == "":
 			return fmt.Sprintf("replica %s has not started", r.ID)
 		case own.Phase != cluster.Ready:

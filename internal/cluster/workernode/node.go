@@ -38,6 +38,7 @@ type Node struct {
 	registry *prometheus.Registry
 	// words belongs to follow.
 	words vocabularies
+	ward  *ward
 	// refused are the reports of replicas that the engine is not told of.
 	refused atomic.Pointer[[]cluster.ReplicaReport]
 	// changed has room for one value: wake sends without blocking, report receives.
@@ -63,6 +64,7 @@ func New(cfg Config) (_ *Node, err error) {
 		}
 	}()
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	n.ward = newWard(n.registry, cfg.GPUs)
 	port, err := n.openPorts()
 	if err != nil {
 		return nil, err
@@ -87,6 +89,7 @@ func New(cfg Config) (_ *Node, err error) {
 	own := cfg.Engine
 	own.Models, own.Deployments, own.GPUs = nil, nil, nil
 	own.Network, own.Notify, own.Metrics, own.Logger, own.DrainTimeout = n.net, n.wake, n.registry, cfg.Log, cfg.DrainTimeout
+	own.Watched, own.Quarantine = watched(cfg.GPUs), n.condemned
 	if n.engine, err = engine.Load(own); err != nil {
 		return nil, err
 	}
@@ -205,7 +208,7 @@ func (n *Node) Run(ctx context.Context) error {
 
 	loops := pool.New().WithContext(back).WithCancelOnError().WithFirstError()
 	for _, loop := range []func(context.Context) error{
-		n.cluster.Run, n.follow, n.report, n.measure, n.awaitReady, n.mux.Serve, n.net.watchRemoved, n.serveMetrics,
+		n.cluster.Run, n.follow, n.report, n.tellFaults, n.measure, n.awaitReady, n.mux.Serve, n.net.watchRemoved, n.serveMetrics,
 		func(ctx context.Context) error { return n.front.Serve(ctx, n.mux.Listener(identity.ProtocolHTTP)) },
 	} {
 		loops.Go(func(ctx context.Context) error {
@@ -226,6 +229,7 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 	stopWork()
 	err := work.Wait()
+	n.lastWords(back)
 	stopBack()
 	if lerr := loops.Wait(); lerr != nil && !errors.Is(lerr, context.Canceled) {
 		err = errors.Join(err, lerr)

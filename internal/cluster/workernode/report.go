@@ -13,21 +13,38 @@ import (
 // follow gives the engine its part in every new state, until ctx ends.
 func (n *Node) follow(ctx context.Context) error {
 	var seen *state.State
+	found := false
 	for {
 		changed := n.cluster.View().Changed()
-		if s := n.cluster.View().State(); s.Index > 0 && s != seen {
+		if s := n.cluster.View().State(); s.Index > 0 && (s != seen || found) {
 			seen = s
-			a, refused := n.assignment(s)
-			n.refused.Store(&refused)
-			n.engine.Assign(a)
+			n.assign(s)
 			n.wake()
 		}
+		found = false
 		select {
 		case <-changed:
+		case <-n.ward.found:
+			found = true
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// assign gives the engine its part in a state.
+func (n *Node) assign(s *state.State) {
+	n.ward.mu.Lock()
+	defer n.ward.mu.Unlock()
+	barred := n.bar(s)
+	n.tellBarred(barred)
+	a, refused := n.assignment(s)
+	a.Barred = map[int]string{}
+	for ordinal, q := range barred {
+		a.Barred[ordinal] = q.Why()
+	}
+	n.refused.Store(&refused)
+	n.engine.Assign(a)
 }
 
 // wake lets report look again.

@@ -69,6 +69,9 @@ func (w *town) propose(c cluster.Command) (uint64, error) {
 	if w.down {
 		return 0, client.ErrNoLeader
 	}
+	if !w.state.Spoken().Has(c.V) {
+		return 0, client.ErrVersion
+	}
 	next, err := state.Apply(w.state, w.state.Index+1, c)
 	if err != nil {
 		return 0, err
@@ -290,6 +293,12 @@ type worker struct {
 // worker starts a node that pins models. It ends with the test.
 func (w *town) worker(name string, pins ...string) *worker {
 	w.t.Helper()
+	return w.workerWith(name, func(*Config, *cluster.Node) {}, pins...)
+}
+
+// workerWith is worker with other settings, and another word about itself.
+func (w *town) workerWith(name string, change func(*Config, *cluster.Node), pins ...string) *worker {
+	w.t.Helper()
 	view := w.view()
 	c := &tie{town: w, view: view, credentials: w.credentials(cluster.Worker, name, view.Removed), kill: make(chan struct{})}
 	out := &worker{town: w, tie: c, wires: &wires{}, ended: make(chan struct{})}
@@ -299,7 +308,7 @@ func (w *town) worker(name string, pins ...string) *worker {
 	}
 	own := engine.Defaults()
 	own.Device, own.PageSize, own.KVTokens, own.Workers, own.MaxRows = "cpu", 16, 1<<13, 1, 16
-	n, err := New(Config{
+	cfg := Config{
 		Listen: "127.0.0.1:0", Engine: own, Cluster: c, DrainTimeout: 10 * time.Second, Dial: out.wires.dial,
 		Resolve: func(source string) (engine.Model, error) { return engine.Model{Name: source}, nil },
 		listen: func(network, address string) (net.Listener, error) {
@@ -309,7 +318,9 @@ func (w *town) worker(name string, pins ...string) *worker {
 			}
 			return &wiredListener{l, out.wires}, nil
 		},
-	})
+	}
+	change(&cfg, &c.self)
+	n, err := New(cfg)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -1,0 +1,115 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/cuda/faults"
+	"github.com/tokenrouter/tokenrouter/cuda/inventory"
+)
+
+// errBarred says that a GPU is in quarantine: it must not be used until somebody says so.
+var errBarred = errors.New("it is in quarantine")
+
+// condemn is told by the watch of a fault after which a GPU must not be used. The owner
+// hears of it first, so that no later assignment can have the GPU used; then the engine
+// lets go of it, before the owner has said so.
+func (e *Engine) condemn(d faults.Device, ev inventory.Event) {
+	e.cfg.Quarantine(d, ev)
+	e.gpus.bar(d.Ordinal, ev.String())
+	if ev.Meaning().Spoils {
+		e.gpus.lost(d.Ordinal, fmt.Errorf("%w: %s", inventory.ErrGPULost, ev))
+	}
+}
+
+// bar keeps one more GPU from being used.
+func (g *gpus) bar(ordinal int, why string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.barred = maps.Clone(g.barred)
+	if g.barred == nil {
+		g.barred = map[int]string{}
+	}
+	g.barred[ordinal] = why
+	g.letGo(ordinal)
+}
+
+// setBarred says which GPUs must not be used from now on, and why, by ordinal.
+func (g *gpus) setBarred(barred map[int]string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.barred = barred
+	for ordinal := range barred {
+		g.letGo(ordinal)
+	}
+}
+
+// letGo closes a barred GPU that nobody uses, so that nothing of this process is in its
+// memory. One that was lost by a fault is left alone: to close it may hang. What was counted
+// of its losses is for whoever looks at it. The caller holds mu.
+func (g *gpus) letGo(ordinal int) {
+	d := g.devices[ordinal]
+	if d == nil {
+		return
+	}
+	d.losses = 0
+	if d.device == nil || d.users > 0 || d.fault != nil {
+		return
+	}
+	d.fault = errBarred
+	close(d.gone)
+	if err := d.device.Close(); err != nil {
+		g.log.Warn("close a GPU in quarantine", "gpu", ordinal, "err", err)
+	}
+	d.device = nil
+}
+
+// lost marks a GPU as lost, if it is open, however short a time that is.
+func (g *gpus) lost(ordinal int, fault error) {
+	g.mu.Lock()
+	d := g.devices[ordinal]
+	g.mu.Unlock()
+	if d != nil {
+		g.lose(d, fault)
+	}
+}
+
+// barred is why a placement must not run; empty if it may.
+func (a *Assignment) barred(p *Placement) string {
+	for _, ordinal := range p.GPUs {
+		if why, ok := a.Barred[ordinal]; ok {
+			return fmt.Sprintf("GPU %d: %v: %s", ordinal, errBarred, why)
+		}
+	}
+	return ""
+}
+
+// bar ends a replica whose GPU must not be used: in order if it serves, at once if not. It
+// can be recruited again when the GPU may be used.
+func (r *replica) bar() {
+	r.barred.Store(true)
+	if phase, _ := r.phaseNow(); phase == cluster.Ready {
+		r.drain()
+	} else {
+		r.end()
+	}
+}
+
+// keepOut notes why a placement is not even tried.
+func (e *Engine) keepOut(p *Placement, why string) {
+	why = why[:min(len(why), maxReason)]
+	report := cluster.ReplicaReport{ID: p.Name, Generation: p.Generation, Phase: cluster.Failed, Reason: why}
+	e.mu.Lock()
+	old := e.failed[p.Name]
+	fresh := old == nil || !old.barred || old.Generation != p.Generation || old.Reason != why
+	if fresh {
+		e.failed[p.Name] = &failure{report, time.Now(), true}
+	}
+	e.mu.Unlock()
+	if fresh {
+		e.notify()
+	}
+}

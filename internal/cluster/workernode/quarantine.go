@@ -1,0 +1,254 @@
+package workernode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/control/client"
+	"github.com/tokenrouter/tokenrouter/control/state"
+	"github.com/tokenrouter/tokenrouter/cuda/faults"
+	"github.com/tokenrouter/tokenrouter/cuda/inventory"
+	"github.com/tokenrouter/tokenrouter/internal/cluster/link"
+)
+
+// ward is the node's GPUs that must not be used: by the state, and by what this process has
+// found out and the state does not know yet.
+type ward struct {
+	// mu guards pending. It is also held while an assignment is made and given to the
+	// engine, so that the engine is never given one that does not know of a fault which it
+	// has told of already.
+	mu      sync.Mutex
+	pending map[string]*pendingFault // by UUID
+	// barred belongs to follow: what is kept out of use now, by UUID.
+	barred map[string]cluster.Quarantine
+
+	// found and unreported have room for one value: sends do not block. follow receives from
+	// found, tellFaults from unreported.
+	found, unreported chan struct{}
+	gauge             *prometheus.GaugeVec
+}
+
+// pendingFault is a fault that the state does not show yet.
+type pendingFault struct {
+	cluster.Quarantine
+	// index is that of the state that has it; 0 while the cluster does not know of it.
+	index uint64
+}
+
+func newWard(registry *prometheus.Registry, gpus []cluster.GPU) *ward {
+	w := &ward{
+		pending: map[string]*pendingFault{}, barred: map[string]cluster.Quarantine{},
+		found: make(chan struct{}, 1), unreported: make(chan struct{}, 1),
+		gauge: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "trctl_gpu_quarantined", Help: "1 while the GPU is in quarantine and not used, else 0.",
+		}, []string{"device"}),
+	}
+	registry.MustRegister(w.gauge)
+	for _, g := range gpus {
+		w.gauge.WithLabelValues(strconv.Itoa(g.Ordinal)).Set(0)
+	}
+	return w
+}
+
+// poke sends without blocking.
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// watched are the node's GPUs whose faults are watched.
+func watched(gpus []cluster.GPU) (out []faults.Device) {
+	for _, g := range gpus {
+		if g.UUID != "" {
+			out = append(out, faults.Device{Ordinal: g.Ordinal, UUID: g.UUID, Name: g.Name})
+		}
+	}
+	return out
+}
+
+// condemned is told by the engine of a fault after which a GPU must not be used. The
+// cluster keeps that in mind; until it does, this process does.
+func (n *Node) condemned(d faults.Device, e inventory.Event) {
+	reason := e.Meaning().What
+	q := cluster.Quarantine{
+		GPU: d.UUID, Node: n.name, Cause: cluster.Cause(e.Kind), Xid: e.Code,
+		Reason: reason[:min(len(reason), cluster.MaxQuarantineReason)], Seen: time.Now().UTC().Round(0),
+	}
+	w := n.ward
+	w.mu.Lock()
+	if _, held := n.bar(n.cluster.View().State())[d.Ordinal]; !held {
+		w.pending[q.GPU] = &pendingFault{Quarantine: q}
+	}
+	w.mu.Unlock()
+	poke(w.found)
+	poke(w.unreported)
+}
+
+// bar returns the quarantines of this node's GPUs, by ordinal. What a state has, or has had, is
+// no longer pending. The caller holds ward.mu.
+func (n *Node) bar(s *state.State) map[int]cluster.Quarantine {
+	out := map[int]cluster.Quarantine{}
+	for _, g := range n.cfg.GPUs {
+		p := n.ward.pending[g.UUID]
+		if p != nil && p.index > 0 && s.Index >= p.index {
+			delete(n.ward.pending, g.UUID)
+			p = nil
+		}
+		q, held := s.QuarantineOf(n.name, g.UUID)
+		if !held && p != nil {
+			q, held = p.Quarantine, true
+		}
+		if held {
+			out[g.Ordinal] = q
+		}
+	}
+	return out
+}
+
+// tellBarred logs which GPUs are not used from now on, and which are again.
+func (n *Node) tellBarred(barred map[int]cluster.Quarantine) {
+	now := map[string]cluster.Quarantine{}
+	for _, g := range n.cfg.GPUs {
+		q, held := barred[g.Ordinal]
+		_, was := n.ward.barred[g.UUID]
+		value := 0.0
+		if held {
+			now[g.UUID], value = q, 1
+		}
+		n.ward.gauge.WithLabelValues(strconv.Itoa(g.Ordinal)).Set(value)
+		args := []any{"gpu", g.Ordinal, "uuid", g.UUID, "name", g.Name}
+		switch {
+		case held && !was:
+			if !q.Since.IsZero() {
+				args = append(args, "since", q.Since)
+			}
+			n.cfg.Log.Warn("GPU is in quarantine and is not used", append(args, "reason", q.Why(), "release", cluster.ReleaseCommand(g.UUID))...)
+		case was && !held:
+			n.cfg.Log.Info("GPU is out of quarantine", args...)
+		}
+	}
+	n.ward.barred = now
+}
+
+// whyBarred is why a replica that is placed here cannot run; empty if it can.
+func whyBarred(r *cluster.Replica, barred map[int]cluster.Quarantine) string {
+	for _, ordinal := range r.GPUs {
+		if q, held := barred[ordinal]; held {
+			return fmt.Sprintf("GPU %d is in quarantine: %s", ordinal, q.Why())
+		}
+	}
+	return ""
+}
+
+// quarantined are the quarantines of this node's GPUs now, by ordinal.
+func (n *Node) quarantined() map[int]cluster.Quarantine {
+	n.ward.mu.Lock()
+	defer n.ward.mu.Unlock()
+	return n.bar(n.cluster.View().State())
+}
+
+// noRoom is why nothing is placed here, as far as GPUs in quarantine are why; empty if they
+// are not.
+func noRoom(barred map[int]cluster.Quarantine) string {
+	for _, ordinal := range slices.Sorted(maps.Keys(barred)) {
+		q := barred[ordinal]
+		return fmt.Sprintf("; GPU %d is in quarantine: %s", ordinal, q.Why())
+	}
+	return ""
+}
+
+// Times of tellFaults and lastWords.
+const (
+	minFaultPause, maxFaultPause = 50 * time.Millisecond, 5 * time.Second
+	// lastWordsWithin bounds how long the end of a node is put off until the cluster knows of
+	// its faults.
+	lastWordsWithin = time.Second
+)
+
+// tellFaults tells the cluster of faults after which a GPU must not be used, until ctx ends.
+// One that the cluster does not take holds for this process all the same.
+func (n *Node) tellFaults(ctx context.Context) error {
+	told := map[string]bool{}
+	for pause := minFaultPause; ; {
+		q := n.unreported()
+		if q == nil {
+			select {
+			case <-n.ward.unreported:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+			continue
+		}
+		err := n.tellFault(ctx, q)
+		if err == nil {
+			pause = minFaultPause
+			poke(n.ward.found)
+			continue
+		}
+		lasting := errors.Is(err, client.ErrVersion) || errors.Is(err, client.ErrForbidden) || errors.Is(err, state.ErrInvalid)
+		if lasting && !told[q.GPU] {
+			told[q.GPU] = true
+			n.cfg.Log.Warn("the cluster keeps no quarantine of a GPU; this process does not use it all the same", "uuid", q.GPU, "reason", q.Why(), "err", err)
+		} else if ctx.Err() == nil {
+			n.cfg.Log.Debug("fault of a GPU not reported", "uuid", q.GPU, "err", err)
+		}
+		if !sleep(ctx, pause) {
+			return context.Cause(ctx)
+		}
+		pause = min(2*pause, maxFaultPause)
+	}
+}
+
+// unreported is a fault that the cluster does not know of, nil if there is none.
+func (n *Node) unreported() *cluster.Quarantine {
+	n.ward.mu.Lock()
+	defer n.ward.mu.Unlock()
+	for _, gpu := range slices.Sorted(maps.Keys(n.ward.pending)) {
+		if p := n.ward.pending[gpu]; p.index == 0 {
+			q := p.Quarantine
+			return &q
+		}
+	}
+	return nil
+}
+
+func (n *Node) tellFault(ctx context.Context, q *cluster.Quarantine) error {
+	c, err := cluster.NewCommand(cluster.KindQuarantine, link.NewRequest("quarantine"), time.Now(), *q)
+	if err != nil {
+		return err
+	}
+	index, err := n.cluster.Propose(ctx, c)
+	if err != nil {
+		return err
+	}
+	n.ward.mu.Lock()
+	defer n.ward.mu.Unlock()
+	if p := n.ward.pending[q.GPU]; p != nil {
+		p.index = index
+	}
+	return nil
+}
+
+// lastWords tells the cluster, if that can be done soon, of faults that it does not know of yet:
+// a fault is often what ends the process, and the next one would use the GPU again.
+func (n *Node) lastWords(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, lastWordsWithin)
+	defer cancel()
+	for q := n.unreported(); q != nil; q = n.unreported() {
+		if err := n.tellFault(ctx, q); err != nil && !sleep(ctx, minFaultPause) {
+			n.cfg.Log.Warn("the cluster does not know of a GPU's fault", "uuid", q.GPU, "reason", q.Why(), "err", err)
+			return
+		}
+	}
+}
