@@ -91,7 +91,7 @@ func TestHungStepMovesRequests(t *testing.T) {
 				x := &hanging{launch: tc.launch, free: make(chan struct{})}
 				metrics := []*prometheus.Registry{prometheus.NewRegistry(), prometheus.NewRegistry(), prometheus.NewRegistry()}
 				c := crewWith(t, 3, func(i int, cfg *Config) {
-					cfg.Metrics = metrics[i]
+					cfg.Metrics, cfg.Restarts = metrics[i], 2
 					cfg.newCPU = func(model string, vocab, pages int) (executor.Executor, error) {
 						fake, err := fakes(model, vocab, pages)
 						if err != nil || i == 0 || model != map[string]string{"s-b": "tiny-s", "l-b": "tiny-l"}[tc.replica] {
@@ -155,6 +155,9 @@ func TestHungStepMovesRequests(t *testing.T) {
 					}
 					if n := counted(t, m, "trctl_steps_hung_total"); n != want {
 						t.Errorf("engine %d counts %v hung steps, want %v", i, n, want)
+					}
+					if n := counted(t, m, "trctl_process_restarts"); n != 2 {
+						t.Errorf("engine %d counts %v restarts", i, n)
 					}
 				}
 				if n := x.late.Load(); n > 0 {

@@ -70,9 +70,13 @@ func replicaHistograms() []histogram {
 	}
 }
 
-// hungMetric counts what ends the process.
+// hungMetric counts what ends the process, so few scrapes see it; restartsMetric tells afterwards.
 func hungMetric() *prometheus.Desc {
 	return prometheus.NewDesc("trctl_steps_hung_total", "Steps that did not end, for each of which the process is put to an end.", []string{"model", "replica"}, nil)
+}
+
+func restartsMetric() *prometheus.Desc {
+	return prometheus.NewDesc("trctl_process_restarts", "How many processes in a row a spoilt GPU or a step that hung had ended before this one took their place.", nil, nil)
 }
 
 // modeMetric is how a replica computes: 1, with the answer in the labels.
@@ -101,10 +105,12 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 	ch <- modeMetric()
 	ch <- hungMetric()
+	ch <- restartsMetric()
 }
 
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	ch <- prometheus.MustNewConstMetric(restartsMetric(), prometheus.GaugeValue, float64(c.e.cfg.Restarts))
 	for _, r := range c.e.list() {
 		ch <- prometheus.MustNewConstMetric(hungMetric(), prometheus.CounterValue, float64(r.hangs.Load()), r.model.cfg.Name, r.name)
 		sub := r.current.Load()

@@ -27,6 +27,14 @@ func TestNextRestart(t *testing.T) {
 	}
 }
 
+func TestRestartsBefore(t *testing.T) {
+	for set, want := range map[string]int{"": 0, "2": 2, "-7": 0, "x": 0} {
+		if got := restartsBefore(set); got != want {
+			t.Errorf("%q: %d", set, got)
+		}
+	}
+}
+
 func TestServing(t *testing.T) {
 	for line, want := range map[string]bool{
 		"trctl": false, "trctl serve --device cuda": true, "trctl worker join --model x": true, "trctl worker": false, "trctl gateway join": false, "trctl eval": false,

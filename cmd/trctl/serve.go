@@ -71,6 +71,7 @@ func (s *serveCmd) Run(ctx context.Context, p process) error {
 	bars := newLoading(p)
 	defer bars.end()
 	set.Progress = bars.report
+	set.Restarts = restartsBefore(os.Getenv(restartsEnv))
 	n, err := newNode(set.Config)
 	if err != nil {
 		return err
