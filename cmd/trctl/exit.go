@@ -28,7 +28,7 @@ const exitTopic = `Exit codes of every command:
     3  the server or the cluster cannot be reached, or refused the request (chat, bench, eval --url, and what operates a cluster)
     4  eval, bench: a bound such as --min-accuracy or --max-error-rate does not hold; calibrate: no threshold does it; solve --check: an expected value
     5  serve, worker join, eval: a fault has spoiled a GPU for this process, or a step of a model does not end; start it again
-    6  the cluster's control nodes have no leader, so nothing can be changed now; serving goes on (cluster, key, apply, delete, drain)
+    6  the cluster's control nodes have no leader, so nothing can be changed now; serving goes on (cluster, key, apply, delete, drain, gpu)
   130  interrupted before the work was done (a second Ctrl-C ends serve like this)
 `
 
