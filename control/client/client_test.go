@@ -425,7 +425,8 @@ func TestFollower(t *testing.T) {
 }
 
 func FuzzFollower(f *testing.F) {
-	for _, s := range []string{"", "{}", `{"index":1,"snapshot":true,"objects":[{"kind":"node","name":"n","index":1,"value":{"id":"n"}}]}`, `{"more":true}`, `{"index":1,"objects":[{"kind":"key","name":"k"}]}`} {
+	for _, s := range []string{"", "{}", `{"index":1,"snapshot":true,"objects":[{"kind":"node","name":"n","index":1,"value":{"id":"n"}}]}`, `{"more":true}`, `{"index":1,"objects":[{"kind":"key","name":"k"}]}`,
+		`{"index":1,"objects":[{"kind":"quarantine","name":"GPU-1","index":1,"value":{"gpu":"GPU-1","node":"w","cause":"xid","xid":79,"spared":["v"]}}]}` + "\n" + `{"index":2,"objects":[{"kind":"quarantine","name":"GPU-1","index":2}]}`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {

@@ -87,12 +87,15 @@ func (n *Node) condemned(d faults.Device, e inventory.Event) {
 	}
 	w := n.ward
 	w.mu.Lock()
-	if _, held := n.bar(n.cluster.View().State())[d.Ordinal]; !held {
+	_, held := n.bar(n.cluster.View().State())[d.Ordinal]
+	if !held {
 		w.pending[q.GPU] = &pendingFault{Quarantine: q}
 	}
 	w.mu.Unlock()
-	poke(w.found)
-	poke(w.unreported)
+	if !held {
+		poke(w.found)
+		poke(w.unreported)
+	}
 }
 
 // bar returns the quarantines of this node's GPUs, by ordinal. What a state has, or has had, is
@@ -181,46 +184,48 @@ const (
 func (n *Node) tellFaults(ctx context.Context) error {
 	told := map[string]bool{}
 	for pause := minFaultPause; ; {
-		q := n.unreported()
-		if q == nil {
-			select {
-			case <-n.ward.unreported:
-			case <-ctx.Done():
-				return context.Cause(ctx)
+		failed := false
+		for _, q := range n.unreported() {
+			err := n.tellFault(ctx, &q)
+			if err == nil {
+				poke(n.ward.found)
+				continue
 			}
-			continue
+			failed = true
+			lasting := errors.Is(err, client.ErrVersion) || errors.Is(err, client.ErrForbidden) || errors.Is(err, state.ErrInvalid)
+			if lasting && !told[q.GPU] {
+				told[q.GPU] = true
+				n.cfg.Log.Warn("the cluster keeps no quarantine of a GPU; this process does not use it all the same", "uuid", q.GPU, "reason", q.Why(), "err", err)
+			} else if ctx.Err() == nil {
+				n.cfg.Log.Debug("fault of a GPU not reported", "uuid", q.GPU, "err", err)
+			}
 		}
-		err := n.tellFault(ctx, q)
-		if err == nil {
+		var again <-chan time.Time
+		if failed {
+			again = time.After(pause)
+			pause = min(2*pause, maxFaultPause)
+		} else {
 			pause = minFaultPause
-			poke(n.ward.found)
-			continue
 		}
-		lasting := errors.Is(err, client.ErrVersion) || errors.Is(err, client.ErrForbidden) || errors.Is(err, state.ErrInvalid)
-		if lasting && !told[q.GPU] {
-			told[q.GPU] = true
-			n.cfg.Log.Warn("the cluster keeps no quarantine of a GPU; this process does not use it all the same", "uuid", q.GPU, "reason", q.Why(), "err", err)
-		} else if ctx.Err() == nil {
-			n.cfg.Log.Debug("fault of a GPU not reported", "uuid", q.GPU, "err", err)
-		}
-		if !sleep(ctx, pause) {
+		select {
+		case <-again:
+		case <-n.ward.unreported:
+		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		pause = min(2*pause, maxFaultPause)
 	}
 }
 
-// unreported is a fault that the cluster does not know of, nil if there is none.
-func (n *Node) unreported() *cluster.Quarantine {
+// unreported are the faults that the cluster does not know of.
+func (n *Node) unreported() (out []cluster.Quarantine) {
 	n.ward.mu.Lock()
 	defer n.ward.mu.Unlock()
 	for _, gpu := range slices.Sorted(maps.Keys(n.ward.pending)) {
 		if p := n.ward.pending[gpu]; p.index == 0 {
-			q := p.Quarantine
-			return &q
+			out = append(out, p.Quarantine)
 		}
 	}
-	return nil
+	return out
 }
 
 func (n *Node) tellFault(ctx context.Context, q *cluster.Quarantine) error {
@@ -245,9 +250,18 @@ func (n *Node) tellFault(ctx context.Context, q *cluster.Quarantine) error {
 func (n *Node) lastWords(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lastWordsWithin)
 	defer cancel()
-	for q := n.unreported(); q != nil; q = n.unreported() {
-		if err := n.tellFault(ctx, q); err != nil && !sleep(ctx, minFaultPause) {
-			n.cfg.Log.Warn("the cluster does not know of a GPU's fault", "uuid", q.GPU, "reason", q.Why(), "err", err)
+	for {
+		left := n.unreported()
+		for _, q := range left {
+			_ = n.tellFault(ctx, &q) // what fails is left
+		}
+		if left = n.unreported(); len(left) == 0 {
+			return
+		}
+		if !sleep(ctx, minFaultPause) {
+			for _, q := range left {
+				n.cfg.Log.Warn("the cluster does not know of a GPU's fault", "uuid", q.GPU, "reason", q.Why())
+			}
 			return
 		}
 	}

@@ -276,7 +276,7 @@ func TestLastWords(t *testing.T) {
 	w.down = true
 	w.mu.Unlock()
 	f.xid("GPU-a", 79)
-	for deadline := time.Now().Add(patience); x.unreported() == nil; {
+	for deadline := time.Now().Add(patience); len(x.unreported()) == 0; {
 		if time.Now().After(deadline) || !sleep(t.Context(), 5*time.Millisecond) {
 			t.Fatal("the fault is not noted")
 		}
@@ -289,5 +289,32 @@ func TestLastWords(t *testing.T) {
 	x.drained()
 	if _, ok := w.now().Quarantine("GPU-a"); !ok {
 		t.Error("the cluster does not know")
+	}
+}
+
+// A fault that the cluster does not take keeps no other one from being told.
+func TestRefusedFault(t *testing.T) {
+	w := newTown(t)
+	f, log := newFeed(), &notes{}
+	x := w.withGPUs("w1", f, log, []string{"GPU a", "GPU-b"}, "tiny-s", "tiny-m")
+	w.awaitReady(2)
+	f.xid("GPU a", 79) // a name that no quarantine can have
+	f.xid("GPU-b", 79)
+	w.await("the other quarantine", func(s *state.State) bool { _, ok := s.Quarantine("GPU-b"); return ok })
+	w.await("the end of both", func(s *state.State) bool {
+		failed := 0
+		for _, r := range s.AllReplicas() {
+			if r.Phase == cluster.Failed && strings.Contains(r.Reason, "it is in quarantine: Xid 79") {
+				failed++
+			}
+		}
+		return failed == 2
+	})
+	x.drained()
+	if lines := log.about("the cluster keeps no quarantine"); len(lines) != 1 || !strings.Contains(lines[0], `uuid="GPU a"`) {
+		t.Errorf("the log has %q", lines)
+	}
+	if lines := log.about("the cluster does not know of a GPU's fault"); len(lines) != 1 {
+		t.Errorf("at the end the log has %q", lines)
 	}
 }
