@@ -36,7 +36,7 @@ func (e *HungError) Unwrap() error { return ErrHung }
 func (e *HungError) attrs(model string) []any {
 	expected := "unknown"
 	if e.Expected > 0 {
-		expected = e.Expected.String()
+		expected = e.Expected.Round(10 * time.Microsecond).String()
 	}
 	return []any{
 		"model", model, "step", e.Step, "rows", e.Rows, "tokens", e.Tokens, "call", e.Call,
