@@ -12,7 +12,7 @@
 #   shapes     the executor: real shapes and all the rest     upload     16 GB from files to the device
 #   engine     steps launched ahead change no answer          bench      time of steps
 #   eval       the trio's accuracy, against the CPU's         sanitizer  compute-sanitizer on two layers
-#   fault      a wild store: executor, engine, serve          compile    registers and spills of every variant
+#   fault      a wild store, a step that hangs                compile    registers and spills of every variant
 #
 # A check that is cut by its limit says in which test; what BUDGET (540 s for all) leaves no time for is listed as not run.
 # Only the end of sanitizer and compile may be missing in a call that succeeds.
@@ -138,6 +138,40 @@ run_fault() {
   export -f serve_faults
   check 'fault serve' 120 bash -c serve_faults
   grep -E '^(answered|the process)' "$last" | sed 's/^/    /' >>"$table"
+  export -f serve_hang
+  check 'hang serve' 90 bash -c serve_hang
+  grep -E '^(found|answered)' "$last" | sed 's/^/    /' >>"$table"
+}
+
+# serve_hang lets kernels that never end take the whole GPU of a serving process. The step that waits for it is found to hang, and a
+# new process, under the same id, gives the same answer.
+serve_hang() {
+  local url=http://127.0.0.1:18001 pid first now began
+  export TRCTL_HANG_FILE=$work/spin TRCTL_URL=$url
+  LD_PRELOAD=$work/bin/fault.so "$work/bin/trctl" serve --device cuda --listen 127.0.0.1:18001 >"$work/hang.log" 2>&1 &
+  pid=$!
+  trap 'cat "$work/hang.log"; kill $pid 2>/dev/null' EXIT
+  until grep -q 'serves on' "$work/hang.log"; do kill -0 $pid || return 1; sleep 0.1; done
+  # Steps of each size are known once 32 were seen.
+  for _ in $(seq 40); do first=$("$work/bin/trctl" chat -p 'What is 17 * 3 + 25?') || return 1; done
+  touch "$TRCTL_HANG_FILE"
+  while [ -e "$TRCTL_HANG_FILE" ]; do sleep 0.02; done
+  until grep -q 'spin is launched' "$work/hang.log"; do kill -0 $pid || return 1; sleep 0.02; done
+  began=$(date +%s%3N)
+  timeout 60 "$work/bin/trctl" chat -p 'What is 17 * 3 + 25?' >/dev/null 2>&1 &
+  until grep -q 'a step does not end' "$work/hang.log"; do
+    [ $(($(date +%s%3N) - began)) -lt 40000 ] && kill -0 $pid || return 1
+    sleep 0.02
+  done
+  echo "found after $(($(date +%s%3N) - began)) ms: $(grep -o ' model=.*' "$work/hang.log" | head -n 1)"
+  until [ "$(grep -c 'serves on' "$work/hang.log")" -gt 1 ] && now=$("$work/bin/trctl" chat -p 'What is 17 * 3 + 25?'); do
+    [ $(($(date +%s%3N) - began)) -lt 60000 ] && kill -0 $pid || return 1
+    sleep 0.1
+  done
+  echo "answered by process $pid after a step that hung, $(($(date +%s%3N) - began)) ms: $(tail -n 1 <<<"$now")"
+  [ "$first" = "$now" ] || { echo "another answer: $now"; return 1; }
+  kill -TERM $pid
+  wait $pid
 }
 
 # serve_faults spoils the GPU of a serving process four times (test/gpu/fault.c). Three times a new process takes its place,
