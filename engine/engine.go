@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -53,6 +54,8 @@ type Engine struct {
 	drained     chan struct{}
 	drainedOnce sync.Once
 	hang        hang
+	// moving counts models that are being loaded onto GPUs, or given up, which may hold up all who use the driver.
+	moving atomic.Int32
 
 	routed     map[string]*routed // by deployment
 	transports []Transport

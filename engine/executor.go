@@ -36,6 +36,8 @@ func (e *Engine) newExecutor(ctx context.Context, r *replica) (*running, error) 
 	build := e.newCPU
 	if r.model.place.cuda {
 		build = e.newCUDA
+		e.moving.Add(1)
+		defer e.moving.Add(-1)
 	}
 	x, err := build(ctx, r)
 	if err != nil {
@@ -154,6 +156,10 @@ func (e *Engine) end(r *replica, x *running, fault error) error {
 		return nil
 	}
 	lost := e.noteFault(r, x, fault)
+	if x.gpu != nil {
+		e.moving.Add(1)
+		defer e.moving.Add(-1)
+	}
 	err := x.Shutdown()
 	if x.gpu != nil {
 		e.gpus.release(x.gpu)

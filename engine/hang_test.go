@@ -85,7 +85,7 @@ func TestHungStepMovesRequests(t *testing.T) {
 	for _, tc := range []struct {
 		replica string
 		launch  bool
-	}{{"s-b", false}, {"s-b", true}, {"l-b", false}, {"l-b", true}} {
+	}{{"s-b", true}, {"l-b", false}, {"s-b", false}, {"l-b", true}}[:few(2, 4)] {
 		t.Run(fmt.Sprintf("%s, launch %t", tc.replica, tc.launch), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				x := &hanging{launch: tc.launch, free: make(chan struct{})}
@@ -195,6 +195,46 @@ func TestHungStepWhileEngineStops(t *testing.T) {
 		asking.Wait()
 	})
 }
+
+// Nothing is asked of the driver after a hang: it might not come back. An executor on a CPU without the step is shut down.
+func TestHungStepLeavesGPU(t *testing.T) {
+	cfg, fake, _, _ := loading(t)
+	e, r := newEngine(cfg), newReplica("a", new(loaded))
+	d, err := e.gpus.acquire(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := len(fake.Calls())
+	e.noteHang(r, subservice.ErrHung)
+	hung, other, cpu := new(closing), new(closing), new(closing)
+	for x, fault := range map[*running]error{
+		{Executor: hung, gpu: d}: subservice.ErrHung, {Executor: other, gpu: d}: nil, {Executor: cpu}: nil,
+	} {
+		if err := e.end(r, x, fault); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := e.release(); err != nil {
+		t.Error(err)
+	}
+	if after := fake.Calls(); len(after) != before {
+		t.Errorf("the driver was asked for %v", after[before:])
+	}
+	if hung.times+other.times != 0 || cpu.times != 1 {
+		t.Errorf("executors were shut down %d, %d and %d times", hung.times, other.times, cpu.times)
+	}
+	if err := d.device.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// closing counts how often an executor is shut down.
+type closing struct {
+	executor.Executor
+	times int
+}
+
+func (c *closing) Shutdown() error { c.times++; return nil }
 
 // What shares the driver with a step that hangs may hang as well; a new process does not wait for it.
 func TestHungStepHoldsOthersUp(t *testing.T) {

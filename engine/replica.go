@@ -342,8 +342,8 @@ func (e *Engine) newSubservice(r *replica, exec executor.Executor, log *slog.Log
 			Threshold: r.model.cfg.Threshold, LongestWait: r.model.cfg.LongestWait,
 		},
 		Clock: e.clock, Start: e.began, Coordinator: e.together, Order: slices.Index(e.models, r.model),
-		Lookahead: e.cfg.Lookahead,
-		Logger:    log,
+		Lookahead: e.cfg.Lookahead, Disturbed: func() bool { return e.moving.Load() > 0 },
+		Logger: log,
 	})
 }
 

@@ -48,6 +48,9 @@ type Config struct {
 	Order       int
 	// Lookahead says whether steps are launched ahead, where the executor can.
 	Lookahead Lookahead
+	// Disturbed, if set, says that other work of the process may hold the device up, as a model that is
+	// loaded does: steps then are given as much time as if few were measured. Any goroutine calls it.
+	Disturbed func() bool
 	// CollaboratorWait is how long a turn waits for a lost collaborator to come back.
 	CollaboratorWait time.Duration
 	Logger           *slog.Logger
@@ -205,7 +208,7 @@ func (s *Subservice) Stats() Stats { return *s.stats.Load() }
 // told, and their pages freed.
 func (s *Subservice) Run(ctx context.Context) error {
 	s.join(s.in.poke)
-	s.watch = newWatchdog(&s.info, patienceWith(&s.info))
+	s.watch = newWatchdog(&s.info, patienceWith(&s.info), s.cfg.Disturbed)
 	// Steps are waited for even when ctx ends: their pages may be reused only afterwards.
 	steps, abandon := context.WithCancel(context.WithoutCancel(ctx))
 	defer abandon()

@@ -59,6 +59,7 @@ type watchdog struct {
 	model string
 	info  *executor.Info
 	patience
+	disturbed func() bool // may be nil
 
 	mu sync.Mutex
 	// inside says that the loop is in a call, taken that its state was taken over meanwhile; asleep that nobody looks.
@@ -74,12 +75,13 @@ type watchdog struct {
 	began   time.Duration
 	past    history
 
-	// Run's: when it looked last, and when the process last went on after it had stood still.
+	// Run's: when it looked last, and when the process last went on after it had stood still, or was last seen disturbed.
 	looked, resumed time.Duration
+	wasDisturbed    bool
 }
 
-func newWatchdog(info *executor.Info, p patience) *watchdog {
-	return &watchdog{model: info.Model, info: info, patience: p, asleep: true, wake: make(chan struct{}, 1)}
+func newWatchdog(info *executor.Info, p patience, disturbed func() bool) *watchdog {
+	return &watchdog{model: info.Model, info: info, patience: p, disturbed: disturbed, asleep: true, wake: make(chan struct{}, 1)}
 }
 
 // begin notes a step that is about to be launched, unless one is in progress: then that comes first.
@@ -138,10 +140,11 @@ func (w *watchdog) leave() error {
 // look reports a step that has hung, whose loop's state is the caller's from then on, and otherwise whether to look again after
 // lookEvery. If not, wake tells when.
 func (w *watchdog) look(now time.Duration) (hung *HungError, again bool) {
-	if now-w.looked > lateLook {
+	disturbed := w.disturbed != nil && w.disturbed()
+	if now-w.looked > lateLook || w.wasDisturbed && !disturbed {
 		w.resumed = now // a step gets all its time anew
 	}
-	w.looked = now
+	w.looked, w.wasDisturbed = now, disturbed
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.inside {
@@ -153,6 +156,9 @@ func (w *watchdog) look(now time.Duration) (hung *HungError, again bool) {
 		return nil, true
 	}
 	limit, expected := w.past.limit(w.patience, w.info, w.work)
+	if disturbed {
+		limit = max(limit, w.unknown)
+	}
 	if waited <= limit {
 		return nil, true
 	}

@@ -46,7 +46,8 @@ type watched struct {
 	stop context.CancelFunc
 	loop *pool.ErrorPool
 	// jumped is how far the clock has jumped.
-	jumped atomic.Int64
+	jumped    atomic.Int64
+	disturbed atomic.Bool
 }
 
 // runWatched runs a replica whose steps take what took says. change may be nil.
@@ -78,6 +79,7 @@ func runWatched(t *testing.T, took func(*step.Batch) time.Duration, change func(
 		Scheduler:   scheduler.Config{MaxRows: 16, MaxTokens: 1024, ChunkTokens: 1008, MaxSlots: 16, MaxQueue: 64},
 		Clock:       func() time.Duration { return time.Since(began) + time.Duration(w.jumped.Load()) },
 		Lookahead:   LookaheadOn,
+		Disturbed:   w.disturbed.Load,
 		Logger:      slog.New(slog.NewTextHandler(&w.log, nil)),
 	})
 	if err != nil {
@@ -311,6 +313,35 @@ func TestPauseIsNoHang(t *testing.T) {
 			t.Errorf("%d tokens, then %+v", tokens, e)
 		}
 		if err := w.end(); err != nil {
+			t.Errorf("Run ended with %v", err)
+		}
+	})
+}
+
+// While another model is loaded steps have the time that unknown ones have, and after that all their own.
+func TestDisturbedStepsAreNoHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := runWatched(t, func(b *step.Batch) time.Duration {
+			switch b.Step {
+			case 60:
+				return 11500 * time.Millisecond
+			case 80:
+				return never
+			}
+			return 10 * time.Millisecond
+		}, nil, nil)
+		s := w.ask(1, 5, 100)
+		w.disturbed.Store(true)
+		<-time.After(10 * time.Second)
+		w.disturbed.Store(false)
+		<-time.After(3 * time.Second)
+		w.disturbed.Store(true)
+		began := time.Now()
+		e, tokens := w.last(s)
+		if waited := time.Since(began); e.Kind != generate.EventError || tokens != 79 || waited < 27*time.Second || waited > 31*time.Second {
+			t.Errorf("after %v and %d tokens %+v", waited, tokens, e)
+		}
+		if err := w.loop.Wait(); !errors.Is(err, ErrHung) {
 			t.Errorf("Run ended with %v", err)
 		}
 	})
