@@ -93,7 +93,8 @@ type Executor interface {
 	// Launch starts a step and does not block; at most Info.Depth steps are in flight.
 	Launch(*step.Batch) (Ticket, error)
 	// Wait blocks until the step is done and fills r. Tickets are waited for in launch order.
-	// An error other than ctx's means that the model has failed.
+	// An error other than ctx's means that the model has failed. Where a driver or a device hangs, neither Launch nor the step
+	// may ever end: the owner watches both (subservice.ErrHung), and leaves the executor as it is then.
 	Wait(ctx context.Context, t Ticket, r *step.Result) error
 	Stats() Stats
 	// Shutdown releases everything. It waits for steps in flight.
