@@ -63,7 +63,7 @@ func (n *Node) Handler() http.Handler {
 		{cluster.PathRestore, large, operators, n.serveRestore},
 		{cluster.PathTransfer, small, operators, n.serveTransfer},
 		{cluster.PathAddress, small, []cluster.Role{cluster.Control}, n.serveAddress},
-		{cluster.PathIndex, small, running, n.serveIndex},
+		{cluster.PathIndex, small, every, n.serveIndex},
 	} {
 		mux.HandleFunc(http.MethodPost+" "+c.path, func(w http.ResponseWriter, r *http.Request) {
 			peer, err := n.peer(r, c.roles)

@@ -92,7 +92,7 @@ func TestWhoMayCall(t *testing.T) {
 		cluster.PathRestore:   {cluster.Control, cluster.Admin},
 		cluster.PathTransfer:  {cluster.Control, cluster.Admin},
 		cluster.PathAddress:   {cluster.Control},
-		cluster.PathIndex:     {cluster.Control, cluster.Worker, cluster.Gateway},
+		cluster.PathIndex:     every,
 	}
 	peers := map[cluster.Role]*client.Peers{}
 	for _, role := range every {

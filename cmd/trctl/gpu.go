@@ -97,13 +97,13 @@ func findGPU(ctx context.Context, c *operator.Client, uuid string) (listing.GPU,
 	if err != nil {
 		return listing.GPU{}, err
 	}
-	t, err := known.List(listing.GPUs, uuid)
+	row, err := known.Find(listing.GPUs, uuid)
 	if err != nil {
 		return listing.GPU{}, fmt.Errorf("GPU %.128q %w; `trctl get gpus` has those that do", uuid, state.ErrNotFound)
 	}
-	gpu, ok := t.Rows[0].Object.(listing.GPU)
+	gpu, ok := row.Object.(listing.GPU)
 	if !ok {
-		return gpu, fmt.Errorf("GPU %q is a %T", uuid, t.Rows[0].Object)
+		return gpu, fmt.Errorf("GPU %q is a %T", uuid, row.Object)
 	}
 	return gpu, nil
 }

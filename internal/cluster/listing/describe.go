@@ -33,11 +33,11 @@ type Description struct {
 
 // Describe tells all that is known of one thing, or ErrNotFound.
 func (f *Facts) Describe(kind Kind, name string) (*Description, error) {
-	t, err := f.List(kind, name)
+	row, err := f.Find(kind, name)
 	if err != nil {
 		return nil, err
 	}
-	d := &Description{Kind: kind, Name: name, Object: t.Rows[0].Object}
+	d := &Description{Kind: kind, Name: name, Object: row.Object}
 	switch o := d.Object.(type) {
 	case Node:
 		d.relate(f.placements(), func(o any) bool { p, ok := o.(Placement); return ok && p.Node == name })
@@ -51,7 +51,7 @@ func (f *Facts) Describe(kind Kind, name string) (*Description, error) {
 	case GPU:
 		d.relate(f.placements(), func(x any) bool { p, ok := x.(Placement); return ok && slices.Contains(o.Replicas, p.Name) })
 		if o.Quarantine != nil {
-			d.Events = append(d.Events, Event{o.Quarantine.Since, "put into quarantine: " + printable(o.Quarantine.Why)})
+			d.Events = append(d.Events, Event{o.Quarantine.Since, "put into quarantine: " + o.Quarantine.Why})
 		}
 	case Threshold:
 		if o.Solved != nil {

@@ -36,8 +36,9 @@ type GPU struct {
 type Quarantine struct {
 	GPU string `json:"gpu"`
 	// Node is where it was.
-	Node  string        `json:"node"`
-	Since time.Time     `json:"since"`
+	Node  string    `json:"node"`
+	Since time.Time `json:"since"`
+	// Why is a line of printed characters, whoever has told it.
 	Why   string        `json:"why"`
 	Cause cluster.Cause `json:"cause"`
 	Xid   uint64        `json:"xid,omitempty"`
@@ -52,7 +53,7 @@ type Quarantine struct {
 
 func quarantineOf(q *cluster.Quarantine) Quarantine {
 	out := Quarantine{
-		GPU: q.GPU, Node: q.Node, Since: q.Since, Why: q.Why(), Cause: q.Cause, Xid: q.Xid, Spared: q.Spared, Release: cluster.ReleaseCommand(q.GPU),
+		GPU: q.GPU, Node: q.Node, Since: q.Since, Why: printable(q.Why()), Cause: q.Cause, Xid: q.Xid, Spared: q.Spared, Release: cluster.ReleaseCommand(q.GPU),
 	}
 	if !q.Seen.IsZero() {
 		out.Seen = &q.Seen

@@ -200,6 +200,19 @@ func TestJSONHasNoHashes(t *testing.T) {
 	}
 }
 
+// A name that is empty, as of a variable that is not set, is nobody's.
+func TestNoNameIsNobodys(t *testing.T) {
+	f := world(t)
+	for _, kind := range Kinds() {
+		if row, err := f.Find(kind, ""); !errors.Is(err, ErrNotFound) {
+			t.Errorf("%s: %+v, %v", kind, row, err)
+		}
+		if d, err := f.Describe(kind, ""); !errors.Is(err, ErrNotFound) {
+			t.Errorf("%s: %+v, %v", kind, d, err)
+		}
+	}
+}
+
 func TestNotThere(t *testing.T) {
 	f := &Facts{State: new(state.State)}
 	for _, kind := range Kinds() {
@@ -209,6 +222,14 @@ func TestNotThere(t *testing.T) {
 		}
 		if _, err := f.List(kind, "x"); !errors.Is(err, ErrNotFound) {
 			t.Errorf("%s x: %v", kind, err)
+		}
+		for _, name := range []string{"", "x"} {
+			if _, err := f.Find(kind, name); !errors.Is(err, ErrNotFound) {
+				t.Errorf("%s %q: %v", kind, name, err)
+			}
+			if _, err := f.Describe(kind, name); !errors.Is(err, ErrNotFound) {
+				t.Errorf("%s %q: %v", kind, name, err)
+			}
 		}
 		if got, err := KindOf(strings.TrimSuffix(string(kind), "s")); err != nil || got != kind {
 			t.Errorf("%s in the singular: %s, %v", kind, got, err)

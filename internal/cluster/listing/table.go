@@ -211,11 +211,25 @@ func (f *Facts) List(kind Kind, name string) (Table, error) {
 	if name == "" {
 		return t, nil
 	}
+	row, err := t.row(name)
+	t.Rows = []Row{row}
+	return t, err
+}
+
+// Find is one thing of a kind, or ErrNotFound.
+func (f *Facts) Find(kind Kind, name string) (Row, error) {
+	t, err := f.List(kind, "")
+	if err != nil {
+		return Row{}, err
+	}
+	return t.row(name)
+}
+
+func (t *Table) row(name string) (Row, error) {
 	for _, row := range t.Rows {
 		if row.Name == name {
-			t.Rows = []Row{row}
-			return t, nil
+			return row, nil
 		}
 	}
-	return t, fmt.Errorf("%s %q %w", strings.TrimSuffix(string(kind), "s"), name, ErrNotFound)
+	return Row{}, fmt.Errorf("%s %.128q %w", strings.TrimSuffix(string(t.Kind), "s"), name, ErrNotFound)
 }

@@ -216,18 +216,47 @@ func (c *Client) Trace(ctx context.Context, id string) (Trace, error) {
 // errSeen ends a watch that has shown enough.
 var errSeen = errors.New("seen")
 
-// State is the state as the control node has it, and whether that node knows a leader.
+// Bounds of what State waits for.
+const (
+	// indexWithin bounds the question how far the state must have come: a leader that is there
+	// answers in a moment.
+	indexWithin = time.Second
+	// caughtUpWithin bounds the wait for a control node that lags behind.
+	caughtUpWithin = 2 * time.Second
+)
+
+// State is the state with every change that was acknowledged before the call, at whatever
+// control node, and whether the node that answers knows a leader. If there is none, or if that
+// node does not catch up soon, it is the state as that node has it.
 func (c *Client) State(ctx context.Context) (*state.State, bool, error) {
+	least := c.acknowledged(ctx)
 	var out *state.State
 	led := false
+	began := time.Now()
 	err := c.Watch(ctx, func(s *state.State, leader string) error {
 		out, led = s, leader != ""
+		if s.Index < least && time.Since(began) < caughtUpWithin {
+			return nil
+		}
 		return errSeen
 	})
 	if errors.Is(err, errSeen) {
 		err = nil
 	}
 	return out, led, err
+}
+
+// acknowledged is the index of a state that has every change that was acknowledged before the
+// call; 0 if nobody can tell, as without a leader, or if the control nodes are of an earlier
+// build.
+func (c *Client) acknowledged(ctx context.Context) uint64 {
+	ctx, cancel := context.WithTimeout(ctx, indexWithin)
+	defer cancel()
+	var reply cluster.IndexReply
+	if err := c.call(ctx, cluster.PathIndex, struct{}{}, &reply, cluster.MaxCall); err != nil {
+		return 0
+	}
+	return reply.Index
 }
 
 // Watch calls see with the state, and again with every change and once a second at
