@@ -1,6 +1,6 @@
 /* Spoils the GPU of the process that preloads it, once, when the file that TRCTL_FAULT_FILE names appears: a kernel
  * writes where nothing is mapped, in the primary context that the process uses. When the file that TRCTL_HANG_FILE names
- * appears, kernels that never end take every multiprocessor of the GPU, so that no step goes on. The file is removed first,
+ * appears, a kernel of two minutes takes every multiprocessor of the GPU, so that no step goes on. The file is removed first,
  * so that a process put in this one's place runs undisturbed. For run.sh only:
  *
  *   cc -shared -fPIC -O1 -o fault.so fault.c -ldl -lpthread
@@ -16,13 +16,14 @@
 static const char source[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
     ".visible .entry wild() { .reg .b64 %p; mov.u64 %p, 17592186044416; st.volatile.global.u32 [%p], 1; ret; }\n"
-    ".visible .entry spin() { AGAIN: nanosleep.u32 1000; bra AGAIN; }\n";
+    ".visible .entry spin() { .reg .b64 %now, %end; .reg .pred %on; mov.u64 %end, %globaltimer; add.u64 %end, %end, 120000000000;\n"
+    "AGAIN: nanosleep.u32 1000; mov.u64 %now, %globaltimer; setp.lt.u64 %on, %now, %end; @%on bra AGAIN; ret; }\n";
 
 /* kind is what happens when the file appears that an environment variable names. */
 struct kind { const char *variable, *kernel; unsigned blocks, threads; };
 
-/* A GPU has far fewer multiprocessors, each of which has at most 2048 threads. */
-static const struct kind kinds[] = {{"TRCTL_FAULT_FILE", "wild", 1, 1}, {"TRCTL_HANG_FILE", "spin", 4096, 1024}};
+/* Without blocks the kernel has two for each multiprocessor, which has 2048 threads at most. */
+static const struct kind kinds[] = {{"TRCTL_FAULT_FILE", "wild", 1, 1}, {"TRCTL_HANG_FILE", "spin", 0, 1024}};
 
 /* call stops the thread at the first driver call that fails; its name and code are printed. */
 #define CALL(name, type, ...)                                                       \
@@ -39,16 +40,17 @@ static void *fault(void *arg) {
   unlink(path);
   void *cuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
   if (!cuda) { fprintf(stderr, "fault: the process has no driver loaded\n"); return NULL; }
-  int device;
+  int device, multiprocessors;
   void *context, *module, *function;
   CALL("cuDeviceGet", (int *, int), &device, 0);
+  CALL("cuDeviceGetAttribute", (int *, int, int), &multiprocessors, 16, device); /* CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT */
   CALL("cuDevicePrimaryCtxRetain", (void **, int), &context, device);
   CALL("cuCtxSetCurrent", (void *), context);
   CALL("cuModuleLoadData", (void **, const void *), &module, source);
   CALL("cuModuleGetFunction", (void **, void *, const char *), &function, module, kind->kernel);
   fprintf(stderr, "fault: %s is launched\n", kind->kernel);
   CALL("cuLaunchKernel", (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **),
-       function, kind->blocks, 1, 1, kind->threads, 1, 1, 0, NULL, NULL, NULL);
+       function, kind->blocks ? kind->blocks : 2 * multiprocessors, 1, 1, kind->threads, 1, 1, 0, NULL, NULL, NULL);
   return NULL;
 }
 

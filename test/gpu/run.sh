@@ -143,7 +143,7 @@ run_fault() {
   grep -E '^(found|answered)' "$last" | sed 's/^/    /' >>"$table"
 }
 
-# serve_hang lets kernels that never end take the whole GPU of a serving process. The step that waits for it is found to hang, and a
+# serve_hang lets a kernel of two minutes take the whole GPU of a serving process. The step that waits for it is found to hang, and a
 # new process, under the same id, gives the same answer.
 serve_hang() {
   local url=http://127.0.0.1:18001 pid first now began
