@@ -50,7 +50,7 @@ static void *fault(void *arg) {
   CALL("cuModuleGetFunction", (void **, void *, const char *), &function, module, kind->kernel);
   fprintf(stderr, "fault: %s is launched\n", kind->kernel);
   CALL("cuLaunchKernel", (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **),
-       function, kind->blocks ? kind->blocks : 2 * multiprocessors, 1, 1, kind->threads, 1, 1, 0, NULL, NULL, NULL);
+       function, kind->blocks ? kind->blocks : 2u * (unsigned)multiprocessors, 1, 1, kind->threads, 1, 1, 0, NULL, NULL, NULL);
   return NULL;
 }
 
