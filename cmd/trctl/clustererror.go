@@ -20,7 +20,7 @@ func clusterError(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, controlclient.ErrNoLeader), errors.Is(err, controlclient.ErrNotLeader):
-		return &quorumError{fmt.Errorf("%w; try again once a majority of the control nodes runs", err)}
+		return &quorumError{fmt.Errorf("%w; try again once a majority of the control nodes runs, or at one that has a leader", err)}
 	case errors.Is(err, controlclient.ErrCertificate):
 		return &serverError{fmt.Errorf("%w (is the --identity revoked? do the clocks differ?)", err)}
 	case errors.Is(err, operator.ErrUnreachable):

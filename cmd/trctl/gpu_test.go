@@ -92,7 +92,7 @@ func TestGPUCommands(t *testing.T) {
 	}
 	c.Poll("a cluster without a leader", func() bool { leader, _ := c.Nodes()[0].Leader(); return leader == "" })
 	says(0, "get gpus GPU-1", "quarantined")
-	says(6, "gpu release GPU-1", "try again once a majority of the control nodes runs")
+	says(6, "gpu release GPU-1", "try again once a majority of the control nodes runs, or at one that has a leader")
 	for _, n := range c.Nodes()[1:] {
 		c.Forget(n)
 	}

@@ -126,7 +126,7 @@ func xids() map[uint64]Meaning {
 		43:  {"the work of a process was stopped after its fault", byItself, false, false},
 		45:  {"the work of a process was removed, after another fault or because it was killed", byItself, false, false},
 		46:  {"the GPU has stopped working", resetGPU, true, false},
-		48:  {"memory error that cannot be corrected", "if it comes again, or Xid 64 or 95 with it: " + resetGPU, true, true},
+		48:  {"memory error that cannot be corrected", resetGPU, true, true},
 		62:  {"a controller in the GPU has halted", resetGPU, true, false},
 		63:  {"a bad piece of memory will be replaced by a spare one", "reset the GPU (nvidia-smi --gpu-reset) when convenient, so that it takes effect", false, false},
 		64:  {"a bad piece of memory cannot be replaced by a spare one", resetGPU, true, false},
