@@ -72,6 +72,8 @@ type Config struct {
 	Network Network
 	// DrainTimeout bounds how long a replica that is drained may take.
 	DrainTimeout time.Duration
+	// HangAfter is what every step is given at least before it has hung (ErrHung); 0 is 2 s on a GPU, 5 min on a CPU.
+	HangAfter time.Duration
 	// Notify is called, from any goroutine, when Engine.Reports has changed. It must not
 	// block. May be nil.
 	Notify func()
@@ -204,6 +206,9 @@ func (c *Config) Validate() error {
 	}
 	if c.DrainTimeout < 0 {
 		bad("drain_timeout", "is negative")
+	}
+	if c.HangAfter < 0 {
+		bad("hang_after", "is negative")
 	}
 	c.checkDevice(bad)
 	return errors.Join(errs...)

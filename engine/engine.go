@@ -189,11 +189,15 @@ func newEngine(cfg Config) *Engine {
 // Plan is where the memory goes.
 func (e *Engine) Plan() Plan { return e.plan }
 
-// release gives back what Load took, but for the GPUs after a hang.
+// release gives back what Load took. After a hang it leaves the GPUs as they are, and the models' files open: a load that was left
+// behind may read them.
 func (e *Engine) release() error {
 	var errs []error
 	for _, t := range e.transports {
 		errs = append(errs, t.Close())
+	}
+	if e.hang.any() {
+		return errors.Join(errs...)
 	}
 	for _, m := range e.models {
 		errs = append(errs, m.close())
@@ -203,10 +207,7 @@ func (e *Engine) release() error {
 			errs = append(errs, r.model.close())
 		}
 	}
-	if !e.hang.any() {
-		errs = append(errs, e.gpus.close())
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, e.gpus.close())...)
 }
 
 // Ready is closed once Run serves.

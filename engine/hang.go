@@ -55,6 +55,27 @@ func (e *Engine) noteHang(r *replica, fault error) bool {
 	return true
 }
 
+// moveTime is how long a model that is loaded onto a GPU, or given up, may hold a step up.
+const moveTime = 30 * time.Second
+
+// heldUp is how long a step of a replica may be held up by the others on its device: its kernels may have to wait for theirs. A
+// model that is loaded may hold up all who use the driver.
+func (e *Engine) heldUp(r *replica) time.Duration {
+	own, most := r.model.place, time.Duration(0)
+	if own.cuda && e.moving.Load() > 0 {
+		most = moveTime
+	}
+	for _, other := range e.list() {
+		if p := other.model.place; other == r || p.cuda != own.cuda || p.ordinal != own.ordinal {
+			continue
+		}
+		if sub := other.current.Load(); sub != nil {
+			most = max(most, sub.StepAllowed())
+		}
+	}
+	return most
+}
+
 // runAll runs what Run runs until all of it has ended, or until a step has hung: what has not ended soon after that is left behind,
 // for a new process to end it.
 func (e *Engine) runAll(ctx context.Context, all func(context.Context) error) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -169,6 +170,51 @@ func TestHungStepMovesRequests(t *testing.T) {
 	}
 }
 
+// Replicas on one device give each other the time that their own steps have; on another device they do not.
+func TestStepsOfOneDeviceHoldEachOtherUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := &hanging{}
+		c := crewWith(t, 1, func(_ int, cfg *Config) {
+			cfg.newCPU = func(model string, vocab, pages int) (executor.Executor, error) {
+				fake, err := fakes(model, vocab, pages)
+				if model != "tiny-s" || err != nil {
+					return fake, err
+				}
+				x.Executor = fake
+				return x, nil
+			}
+		}, "0:s-a:tiny-s", "0:l-a:tiny-l")
+		c.await(cluster.Ready, "s-a", "l-a")
+		at := c.engines[0]
+		of := func(name string) *replica {
+			return at.list()[slices.IndexFunc(at.list(), func(r *replica) bool { return r.name == name })]
+		}
+		small, large := of("s-a"), of("l-a")
+		x.armed.Store(true)
+		e := c.serve("s-a")
+		var asking conc.WaitGroup
+		asking.Go(func() { _, _ = ask(e, questions(1, 10)[0]) }) // it ends with the engine
+		<-time.After(time.Second)
+		if own, other := at.heldUp(small), at.heldUp(large); own != 0 || other != moveTime { // as much as a first step has
+			t.Errorf("held up by %v and %v", own, other)
+		}
+		elsewhere := *large.model
+		elsewhere.place.cuda = true
+		gpu := newReplica("g", &elsewhere)
+		if d := at.heldUp(gpu); d != 0 {
+			t.Errorf("held up by another device: %v", d)
+		}
+		at.moving.Add(1)
+		if cpu, gpu := at.heldUp(small), at.heldUp(gpu); cpu != 0 || gpu != moveTime {
+			t.Errorf("held up by a load: %v and %v", cpu, gpu)
+		}
+		if err := at.Close(); err != nil {
+			t.Errorf("the engine ended with %v", err)
+		}
+		asking.Wait()
+	})
+}
+
 // An engine that is to stop while a step hangs stops, and asks for no new process.
 func TestHungStepWhileEngineStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -204,6 +250,11 @@ func TestHungStepLeavesGPU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	m, err := load(Model{Name: "tiny-s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.models = append(e.models, m)
 	before := len(fake.Calls())
 	e.noteHang(r, subservice.ErrHung)
 	hung, other, cpu := new(closing), new(closing), new(closing)
@@ -216,6 +267,9 @@ func TestHungStepLeavesGPU(t *testing.T) {
 	}
 	if err := e.release(); err != nil {
 		t.Error(err)
+	}
+	if err := m.checkpoint.Check(); err != nil {
+		t.Errorf("a load that was left behind loses its weights: %v", err)
 	}
 	if after := fake.Calls(); len(after) != before {
 		t.Errorf("the driver was asked for %v", after[before:])

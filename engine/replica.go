@@ -342,7 +342,7 @@ func (e *Engine) newSubservice(r *replica, exec executor.Executor, log *slog.Log
 			Threshold: r.model.cfg.Threshold, LongestWait: r.model.cfg.LongestWait,
 		},
 		Clock: e.clock, Start: e.began, Coordinator: e.together, Order: slices.Index(e.models, r.model),
-		Lookahead: e.cfg.Lookahead, Disturbed: func() bool { return e.moving.Load() > 0 },
+		Lookahead: e.cfg.Lookahead, HangAfter: e.cfg.HangAfter, HeldUp: func() time.Duration { return e.heldUp(r) },
 		Logger: log,
 	})
 }

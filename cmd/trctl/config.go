@@ -84,6 +84,7 @@ type fileConfig struct {
 	AdminSocket    *string               `yaml:"admin_socket"`
 	AutoThresholds *bool                 `yaml:"auto_thresholds"`
 	DrainTimeout   *time.Duration        `yaml:"drain_timeout"`
+	HangAfter      *time.Duration        `yaml:"hang_after"`
 	Models         []fileModel           `yaml:"models"`
 	Deployments    *[]fileDeployment     `yaml:"deployments"`
 }
@@ -198,6 +199,7 @@ func parseConfig(text []byte, dir string, s *settings) error {
 	overwrite(&s.Lookahead, f.Lookahead)
 	overwrite(&s.Reproducible, f.Reproducible)
 	overwrite(&s.DrainTimeout, f.DrainTimeout)
+	overwrite(&s.HangAfter, f.HangAfter)
 	overwrite(&s.AdminSocket, f.AdminSocket)
 	if f.LogLevel != nil {
 		if err := s.setLogLevel(string(*f.LogLevel)); err != nil {

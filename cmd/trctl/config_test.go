@@ -37,9 +37,9 @@ func TestParseConfig(t *testing.T) {
 		{"empty", "", func(*settings) {}},
 		{"only a comment", "# nothing\n", func(*settings) {}},
 		{"marks of one document", "---\npage_size: 16\n...\n", func(s *settings) { s.PageSize = 16 }},
-		{"scalars", "listen: ':1'\ndrain_timeout: 1m\nlog_level: debug\nworkers: 2\n", func(s *settings) {
+		{"scalars", "listen: ':1'\ndrain_timeout: 1m\nhang_after: 10s\nlog_level: debug\nworkers: 2\n", func(s *settings) {
 			debug := slog.LevelDebug
-			s.Listen, s.DrainTimeout, s.LogLevel, s.Workers = ":1", time.Minute, &debug, 2
+			s.Listen, s.DrainTimeout, s.HangAfter, s.LogLevel, s.Workers = ":1", time.Minute, 10*time.Second, &debug, 2
 		}},
 		{"how steps run", "lookahead: off\nreproducible: true\n", func(s *settings) {
 			s.Lookahead, s.Reproducible = subservice.LookaheadOff, true

@@ -37,6 +37,7 @@ type nodeFlags struct {
 	Lookahead      *subservice.Lookahead `enum:"auto,on,off" placeholder:"MODE" help:"Launch steps before the results of the one before are known, on a GPU: auto (where it is measured to pay), on or off (auto)."`
 	Reproducible   *bool                 `negatable:"" help:"Answers on a GPU that are the same to the last bit whatever else runs, at some speed; on a CPU they always are (off)."`
 	Workers        *int                  `placeholder:"N" help:"CPU threads that a model's step may use (all)."`
+	HangAfter      *time.Duration        `placeholder:"D" help:"Least time that every step has before it is taken for one that hangs, for which the process is replaced (2s on a GPU, 5m on a CPU); a day is as good as never."`
 	deviceFlags
 }
 
@@ -173,6 +174,7 @@ func (f *nodeFlags) apply(c *node.Config) error {
 	overwrite(&c.PageSize, f.PageSize)
 	overwrite(&c.KVTokens, f.KVTokens)
 	overwrite(&c.Workers, f.Workers)
+	overwrite(&c.HangAfter, f.HangAfter)
 	overwrite(&c.Schedule, f.Schedule)
 	overwrite(&c.Lookahead, f.Lookahead)
 	overwrite(&c.Reproducible, f.Reproducible)

@@ -36,9 +36,9 @@ func TestServeSettings(t *testing.T) {
 		want func(*settings)
 	}{
 		{"nothing", nil, func(*settings) {}},
-		{"scalars", []string{"--listen=:1", "--page-size=16", "--kv-tokens=4096", "--workers=1", "--log-level=error", "--drain-timeout=2s"}, func(s *settings) {
+		{"scalars", []string{"--listen=:1", "--page-size=16", "--kv-tokens=4096", "--workers=1", "--log-level=error", "--drain-timeout=2s", "--hang-after=24h"}, func(s *settings) {
 			level := slog.LevelError
-			s.Listen, s.PageSize, s.KVTokens, s.Workers, s.LogLevel, s.DrainTimeout = ":1", 16, 4096, 1, &level, 2*time.Second
+			s.Listen, s.PageSize, s.KVTokens, s.Workers, s.LogLevel, s.DrainTimeout, s.HangAfter = ":1", 16, 4096, 1, &level, 2*time.Second, 24*time.Hour
 		}},
 		{"bounds", []string{"--max-rows=2", "--max-queue=3", "--chunk-tokens=4"}, func(s *settings) {
 			s.MaxRows, s.MaxQueue, s.ChunkTokens = 2, 3, 4

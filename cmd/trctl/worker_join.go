@@ -45,6 +45,7 @@ type workerJoinCmd struct {
 	Lookahead     *subservice.Lookahead `enum:"auto,on,off" placeholder:"MODE" help:"Launch steps before the results of the one before are known, on a GPU: auto (where it is measured to pay), on or off (auto)."`
 	Reproducible  *bool                 `negatable:"" help:"Answers on a GPU that are the same to the last bit whatever else runs, at some speed; on a CPU they always are (off)."`
 	Workers       *int                  `placeholder:"N" help:"CPU threads that a model's step may use (all)."`
+	HangAfter     *time.Duration        `placeholder:"D" help:"Least time that every step has before it is taken for one that hangs, for which the process is replaced (2s on a GPU, 5m on a CPU); a day is as good as never."`
 	MaxRows       *int                  `placeholder:"N" help:"Most sequences in a step (64)."`
 	MaxQueue      *int                  `placeholder:"N" help:"Most answers computed or waiting (1024)."`
 	ChunkTokens   *int                  `placeholder:"N" help:"Most tokens of a prefill chunk (512)."`
@@ -141,6 +142,7 @@ func (c *workerJoinCmd) models(log *slog.Logger) (engine.Config, []cluster.Pin, 
 	overwrite(&set.Lookahead, c.Lookahead)
 	overwrite(&set.Reproducible, c.Reproducible)
 	overwrite(&set.Workers, c.Workers)
+	overwrite(&set.HangAfter, c.HangAfter)
 	overwrite(&set.MaxRows, c.MaxRows)
 	overwrite(&set.MaxQueue, c.MaxQueue)
 	overwrite(&set.ChunkTokens, c.ChunkTokens)

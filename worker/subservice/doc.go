@@ -90,12 +90,12 @@
 // # Steps that hang
 //
 // A call of the executor that does not come back would hold the decode loop for ever, and with it all requests of the
-// replica. Run looks at a step in progress twice a second. One that takes longer than 2 s and five times as long as the
+// replica. Run looks at a step in progress twice a second. One that takes longer than 2 s and ten times as long as the
 // slow ones of late (of its class of size, and made longer for the tokens and positions that it has more) has hung; on a
-// CPU, which others slow down, it is 30 s and twenty times. While fewer than 32 steps of a class were measured it is 30 s
-// (a minute) and longer, by what other classes took and by what the model computes: the first step may compile, the first
-// prefill be long. The same holds while another model of the process is loaded or given up, for which the driver may hold
-// calls up. If a look itself comes late, the process stood still, and the step gets all its time anew.
+// CPU, which others slow down, it is 5 min and a hundred times. While fewer than 32 steps of a class were measured it is 30 s
+// (5 min) and longer, by what other classes took and by what the model computes: the first step may compile, the first
+// prefill be long. A step that others on the device may hold up has as long as they may at least (Config.HeldUp). If a look
+// itself comes late, the process stood still, or had far too much to do, and the step gets all its time anew.
 //
 // A loop that is inside such a call does nothing else, so Run takes its state over, tells everyone that the replica has
 // failed, as after a fault of the device, and returns ErrHung. The loop ends, touching nothing, when the executor comes

@@ -90,7 +90,6 @@ func benchHostLoop(b *testing.B, rows int) {
 	}
 	d := s.Drive(func() {})
 	defer d.Stop()
-	s.watch = newWatchdog(&s.info, patienceWith(&s.info), nil) // a loop that runs has one
 	ended := 0
 	each := int32(1 << 14)
 	submit := func() {
@@ -129,7 +128,7 @@ func BenchmarkWatchdog(b *testing.B) {
 	info := &executor.Info{Model: "m0"}
 	for _, rows := range []int{1, 64} {
 		b.Run(fmt.Sprintf("rows=%d", rows), func(b *testing.B) {
-			w, batch := newWatchdog(info, patienceWith(info), nil), &step.Batch{Rows: make([]step.Row, rows)}
+			w, batch := newWatchdog(info, patienceWith(info, 0), nil), &step.Batch{Rows: make([]step.Row, rows)}
 			for i := range batch.Rows {
 				batch.Rows[i] = step.Row{Start: int32(i), Tokens: []int32{1}}
 			}

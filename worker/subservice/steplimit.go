@@ -34,7 +34,7 @@ func (w work) over(other work) float64 {
 
 // patience says how long a step may take.
 type patience struct {
-	// least is what every step is given, unknown what one is given of whose size few were measured.
+	// least is what every step is given, unknown what one is given at least of whose size few were measured.
 	least, unknown time.Duration
 	// times is how many times as long as the slow ones of late a step may take.
 	times float64
@@ -42,13 +42,25 @@ type patience struct {
 	slowest float64
 }
 
-// patienceWith is the patience with a device. A GPU computes at a steady speed. A CPU's steps share their cores with whatever
-// else the machine does, which may slow them down tenfold, and little but a mistake of our own can make one hang.
-func patienceWith(info *executor.Info) patience {
+// unknownOnGPU is what a step on a GPU is given before steps of its size were measured: kernels may be compiled, or read from a slow disk.
+const unknownOnGPU = 30 * time.Second
+
+// patienceWith is the patience with a device; least is what the configuration says, 0 for the device's own. To give up a healthy
+// server is worse than to find a hang late.
+//
+// A GPU computes at a steady speed, but too much heat or too little power may slow its clock down to a sixth, and other programs
+// may share it. A CPU's steps share their cores with whatever else the machine does, by whose priority they may be hundreds of
+// times slower, and read weights anew from a disk where memory is short; little but a mistake of our own can make one hang.
+func patienceWith(info *executor.Info, least time.Duration) patience {
+	p := patience{least: 2 * time.Second, unknown: unknownOnGPU, times: 10, slowest: 1e12}
 	if info.Device == "cpu" {
-		return patience{least: 30 * time.Second, unknown: time.Minute, times: 20, slowest: 1e9}
+		p = patience{least: 5 * time.Minute, times: 100, slowest: 1e9}
 	}
-	return patience{least: 2 * time.Second, unknown: 30 * time.Second, times: 5, slowest: 1e12}
+	if least > 0 {
+		p.least = least
+	}
+	p.unknown = max(p.unknown, p.least)
+	return p
 }
 
 // operations is a generous estimate of what a step computes. A layer has up to 20 times the square of its width in weights, and its

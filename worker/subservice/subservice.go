@@ -48,9 +48,11 @@ type Config struct {
 	Order       int
 	// Lookahead says whether steps are launched ahead, where the executor can.
 	Lookahead Lookahead
-	// Disturbed, if set, says that other work of the process may hold the device up, as a model that is
-	// loaded does: steps then are given as much time as if few were measured. Any goroutine calls it.
-	Disturbed func() bool
+	// HangAfter is what every step is given at least before it has hung; 0 is 2 s on a GPU, 5 min on a CPU.
+	HangAfter time.Duration
+	// HeldUp, if set, is how long other work of the process may hold the device up now: a step in progress is given that at
+	// least. Any goroutine calls it; it must not wait for a replica.
+	HeldUp func() time.Duration
 	// CollaboratorWait is how long a turn waits for a lost collaborator to come back.
 	CollaboratorWait time.Duration
 	Logger           *slog.Logger
@@ -117,7 +119,7 @@ type Subservice struct {
 
 	stats  atomic.Pointer[Stats]
 	traces traces
-	// watch looks after the loop's steps, nil unless Run runs.
+	// watch looks after the loop's steps while Run runs.
 	watch *watchdog
 }
 
@@ -178,6 +180,7 @@ func New(cfg Config) (*Subservice, error) {
 		cfg: cfg, log: cfg.Logger.With("replica", cfg.Replica), exec: cfg.Executor, info: info,
 		ahead: newAhead(cfg.Lookahead, &info), pool: pool, words: words, in: newInbox(), clock: cfg.Clock, sched: sched, round: 1, group: newGroup(),
 		seqs:  map[uint64]*sequence{},
+		watch: newWatchdog(&info, patienceWith(&info, cfg.HangAfter), cfg.HeldUp),
 		ended: newTombstones(maxTombstones), links: map[string]Link{}, lost: map[uint64]*sequence{},
 	}
 	if s.clock == nil {
@@ -203,12 +206,15 @@ func (s *Subservice) now() time.Duration { return s.clock() }
 // Stats returns the latest snapshot. Any goroutine may call it.
 func (s *Subservice) Stats() Stats { return *s.stats.Load() }
 
+// StepAllowed is what the step in progress is given before it has hung, but for HeldUp; 0 without one. Any goroutine may call
+// it.
+func (s *Subservice) StepAllowed() time.Duration { return s.watch.allowed() }
+
 // Run runs the decode loop. It returns when ctx ends (with nil), the executor
 // fails, or a step hangs (ErrHung, also while ctx ends); all requests have then been
 // told, and their pages freed.
 func (s *Subservice) Run(ctx context.Context) error {
 	s.join(s.in.poke)
-	s.watch = newWatchdog(&s.info, patienceWith(&s.info), s.cfg.Disturbed)
 	// Steps are waited for even when ctx ends: their pages may be reused only afterwards.
 	steps, abandon := context.WithCancel(context.WithoutCancel(ctx))
 	defer abandon()

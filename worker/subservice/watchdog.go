@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"sync"
 	"time"
 
@@ -22,8 +23,8 @@ type HungError struct {
 	Rows, Tokens int
 	// Call is what does not come back: "launch" or "wait". With a step launched ahead, the launch may be of that one.
 	Call string
-	// Waited is how long the step has been in progress, from the last pause of the process on if there was one, Limit what it was given. Expected is how long it would take if it were as
-	// slow as the slow ones of its size, 0 if too few were measured.
+	// Waited is how long the step has been in progress, from the last pause of the process on if there was one, Limit what it was
+	// given. Expected is how long it would take if it were as slow as the slow ones of its size, 0 if too few were measured.
 	Waited, Limit, Expected time.Duration
 }
 
@@ -54,12 +55,12 @@ const (
 
 // watchdog tells steps that hang. The decode loop calls enter before and leave after each call of the executor that may hang, on
 // its own goroutine; Run's looks. A loop that is inside such a call cannot do anything else, so that Run can take its state
-// over. The methods of the loop do nothing if the watchdog is nil, as that of a driven replica.
+// over.
 type watchdog struct {
 	model string
 	info  *executor.Info
 	patience
-	disturbed func() bool // may be nil
+	heldUp func() time.Duration // Config.HeldUp, may be nil
 
 	mu sync.Mutex
 	// inside says that the loop is in a call, taken that its state was taken over meanwhile; asleep that nobody looks.
@@ -75,27 +76,29 @@ type watchdog struct {
 	began   time.Duration
 	past    history
 
-	// Run's: when it looked last, and when the process last went on after it had stood still, or was last seen disturbed.
+	// Run's: when it looked last, and when the process last went on after it had stood still. excused is the most that heldUp
+	// has said while it looked at the step of the number seen.
 	looked, resumed time.Duration
-	wasDisturbed    bool
+	seen            uint64
+	excused         time.Duration
 }
 
-func newWatchdog(info *executor.Info, p patience, disturbed func() bool) *watchdog {
-	return &watchdog{model: info.Model, info: info, patience: p, disturbed: disturbed, asleep: true, wake: make(chan struct{}, 1)}
+func newWatchdog(info *executor.Info, p patience, heldUp func() time.Duration) *watchdog {
+	if heldUp == nil {
+		heldUp = func() time.Duration { return 0 }
+	}
+	return &watchdog{model: info.Model, info: info, patience: p, heldUp: heldUp, asleep: true, wake: make(chan struct{}, 1)}
 }
 
 // begin notes a step that is about to be launched, unless one is in progress: then that comes first.
 func (w *watchdog) begin(b *step.Batch, now time.Duration) {
-	if w != nil && !w.running {
+	if !w.running {
 		w.running, w.step, w.work, w.began = true, b.Step, workOf(b), now
 	}
 }
 
 // ended notes that the step in progress has, after so long; next is the one that goes on, or nil.
 func (w *watchdog) ended(now, took time.Duration, next *flight) {
-	if w == nil {
-		return
-	}
 	w.past.add(w.work, took)
 	w.running = false
 	if next != nil {
@@ -105,9 +108,6 @@ func (w *watchdog) ended(now, took time.Duration, next *flight) {
 
 // enter notes that a call begins.
 func (w *watchdog) enter(call string) {
-	if w == nil {
-		return
-	}
 	w.call = call
 	w.mu.Lock()
 	w.inside = true
@@ -125,9 +125,6 @@ func (w *watchdog) enter(call string) {
 // leave notes that the call has ended. If it reports an error, the loop's state belongs to another goroutine by now: the loop
 // must end at once, and touch nothing.
 func (w *watchdog) leave() error {
-	if w == nil {
-		return nil
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.inside = false
@@ -140,25 +137,27 @@ func (w *watchdog) leave() error {
 // look reports a step that has hung, whose loop's state is the caller's from then on, and otherwise whether to look again after
 // lookEvery. If not, wake tells when.
 func (w *watchdog) look(now time.Duration) (hung *HungError, again bool) {
-	disturbed := w.disturbed != nil && w.disturbed()
-	if now-w.looked > lateLook || w.wasDisturbed && !disturbed {
+	heldUp := w.heldUp() // another watchdog may ask this one meanwhile, so w.mu is not locked
+	if now-w.looked > lateLook {
 		w.resumed = now // a step gets all its time anew
 	}
-	w.looked, w.wasDisturbed = now, disturbed
+	w.looked = now
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.inside {
 		w.asleep = true
 		return nil, false
 	}
+	if w.seen != w.step {
+		w.seen, w.excused = w.step, 0
+	}
+	w.excused = max(w.excused, heldUp)
 	waited := now - max(w.began, w.resumed)
-	if waited <= w.least {
+	if waited <= max(w.least, w.excused) {
 		return nil, true
 	}
 	limit, expected := w.past.limit(w.patience, w.info, w.work)
-	if disturbed {
-		limit = max(limit, w.unknown)
-	}
+	limit = max(limit, w.excused)
 	if waited <= limit {
 		return nil, true
 	}
@@ -167,6 +166,17 @@ func (w *watchdog) look(now time.Duration) (hung *HungError, again bool) {
 		Step: w.step, Rows: w.work.rows, Tokens: w.work.tokens, Call: w.call,
 		Waited: waited, Limit: limit, Expected: expected,
 	}, false
+}
+
+// allowed is what the step in progress is given by its own size, 0 if the loop is in no call. Any goroutine may ask.
+func (w *watchdog) allowed() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.inside {
+		return 0
+	}
+	limit, _ := w.past.limit(w.patience, w.info, w.work)
+	return limit
 }
 
 // watch looks until a step has hung, or until the loop has ended.
@@ -181,6 +191,8 @@ func (w *watchdog) watch(now func() time.Duration, ended <-chan struct{}, log *s
 			w.looked = now()
 			timer.Reset(lookEvery)
 		case <-timer.C:
+			// A timer's goroutine overtakes all others. Behind those that can run, the look is as late as the loop may be.
+			runtime.Gosched()
 			hung, again := w.look(now())
 			if hung != nil {
 				log.Error("a step does not end; the replica is given up, and a new process must take this one's place", hung.attrs(w.model)...)

@@ -46,8 +46,8 @@ type watched struct {
 	stop context.CancelFunc
 	loop *pool.ErrorPool
 	// jumped is how far the clock has jumped.
-	jumped    atomic.Int64
-	disturbed atomic.Bool
+	jumped atomic.Int64
+	heldUp atomic.Int64
 }
 
 // runWatched runs a replica whose steps take what took says. change may be nil.
@@ -79,7 +79,7 @@ func runWatched(t *testing.T, took func(*step.Batch) time.Duration, change func(
 		Scheduler:   scheduler.Config{MaxRows: 16, MaxTokens: 1024, ChunkTokens: 1008, MaxSlots: 16, MaxQueue: 64},
 		Clock:       func() time.Duration { return time.Since(began) + time.Duration(w.jumped.Load()) },
 		Lookahead:   LookaheadOn,
-		Disturbed:   w.disturbed.Load,
+		HeldUp:      func() time.Duration { return time.Duration(w.heldUp.Load()) },
 		Logger:      slog.New(slog.NewTextHandler(&w.log, nil)),
 	})
 	if err != nil {
@@ -275,6 +275,12 @@ func TestHealthyStepsAreNoHangs(t *testing.T) {
 			<-time.After(time.Hour)
 			return w.ask(2, 5, 100)
 		}},
+		{"nine times slower at once", func(b *step.Batch) time.Duration {
+			if b.Step > 60 {
+				return 9 * time.Second
+			}
+			return time.Second
+		}, nil, func(w *watched) *stream { return w.ask(1, 5, 100) }},
 		{"slower little by little", func(b *step.Batch) time.Duration {
 			return quick * time.Duration(1+b.Step) // 10 s at the end
 		}, nil, func(w *watched) *stream { return w.ask(1, 5, 255) }},
@@ -318,30 +324,72 @@ func TestPauseIsNoHang(t *testing.T) {
 	})
 }
 
-// While another model is loaded steps have the time that unknown ones have, and after that all their own.
-func TestDisturbedStepsAreNoHangs(t *testing.T) {
+// A step that others on the device hold up is given as long as they may take, to its end; the steps after it are not.
+func TestHeldUpStepsAreNoHangs(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		after  time.Duration // how long steps are held up after step 60 has ended
+		within [2]time.Duration
+	}{
+		{"no longer", 0, [2]time.Duration{2 * time.Second, 3 * time.Second}},
+		{"less", 20 * time.Second, [2]time.Duration{20 * time.Second, 21 * time.Second}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := runWatched(t, func(b *step.Batch) time.Duration {
+					switch b.Step {
+					case 60:
+						return 11500 * time.Millisecond // from 590 ms on
+					case 80:
+						return never
+					}
+					return 10 * time.Millisecond
+				}, nil, nil)
+				s := w.ask(1, 5, 100)
+				w.heldUp.Store(int64(30 * time.Second))
+				<-time.After(10 * time.Second)
+				w.heldUp.Store(0)
+				<-time.After(2*time.Second + 280*time.Millisecond) // step 80 has begun
+				w.heldUp.Store(int64(tc.after))
+				began := time.Now()
+				e, tokens := w.last(s)
+				if waited := time.Since(began); e.Kind != generate.EventError || tokens != 79 || waited < tc.within[0] || waited > tc.within[1] {
+					t.Errorf("after %v and %d tokens %+v", waited, tokens, e)
+				}
+				if err := w.loop.Wait(); !errors.Is(err, ErrHung) {
+					t.Errorf("Run ended with %v", err)
+				}
+			})
+		})
+	}
+}
+
+// Others are told how long the step in progress may take, and nothing between steps.
+func TestStepAllowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := runWatched(t, func(b *step.Batch) time.Duration {
-			switch b.Step {
-			case 60:
-				return 11500 * time.Millisecond
-			case 80:
-				return never
+			if b.Step == 60 {
+				return 1900 * time.Millisecond
 			}
 			return 10 * time.Millisecond
 		}, nil, nil)
-		s := w.ask(1, 5, 100)
-		w.disturbed.Store(true)
-		<-time.After(10 * time.Second)
-		w.disturbed.Store(false)
-		<-time.After(3 * time.Second)
-		w.disturbed.Store(true)
-		began := time.Now()
-		e, tokens := w.last(s)
-		if waited := time.Since(began); e.Kind != generate.EventError || tokens != 79 || waited < 27*time.Second || waited > 31*time.Second {
-			t.Errorf("after %v and %d tokens %+v", waited, tokens, e)
+		synctest.Wait()
+		if d := w.sub.StepAllowed(); d != 0 {
+			t.Errorf("%v without a step", d)
 		}
-		if err := w.loop.Wait(); !errors.Is(err, ErrHung) {
+		s := w.ask(1, 5, 100)
+		for at, want := range []time.Duration{30 * time.Second, 2 * time.Second} { // the first step, and step 60
+			<-time.After(time.Duration(at)*time.Second + time.Millisecond)
+			if d := w.sub.StepAllowed(); d != want {
+				t.Errorf("%v, want %v", d, want)
+			}
+		}
+		w.last(s)
+		synctest.Wait()
+		if d := w.sub.StepAllowed(); d != 0 {
+			t.Errorf("%v after all steps", d)
+		}
+		if err := w.end(); err != nil {
 			t.Errorf("Run ended with %v", err)
 		}
 	})
