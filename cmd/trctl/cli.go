@@ -74,11 +74,11 @@ func run(ctx context.Context, args []string, p process) int {
 		defer stop()
 	}
 	err := execute(ctx, args, p)
-	if lasting && ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		err = nil // it was stopped before it had begun
-	}
 	code := exitCode(err)
-	if code != exitDone {
+	if lasting && ctx.Err() != nil {
+		code = stoppedCode(err)
+	}
+	if code != exitDone || exitCode(err) == exitDevice {
 		fmt.Fprintf(p.err, "trctl: %v\n", err)
 	}
 	return code

@@ -68,6 +68,17 @@ type interruptedError struct {
 func (e *interruptedError) Error() string { return e.what }
 func (e *interruptedError) Unwrap() error { return e.err }
 
+// stoppedCode is exitCode for a command that stays until it is stopped, and was. An interruption then was no failure: it may have
+// come before the command had begun. Nor is a GPU that is lost, or a step that hangs, while the requests in flight end: nobody
+// wants a new process.
+func stoppedCode(err error) int {
+	code := exitCode(err)
+	if code == exitDevice || errors.Is(err, context.Canceled) {
+		return exitDone
+	}
+	return code
+}
+
 // exitCode maps what a command returned to the process's exit code.
 func exitCode(err error) int {
 	var usage *usageError

@@ -28,6 +28,14 @@ func TestExitCodes(t *testing.T) {
 		{context.Canceled, 130},
 		{&serverError{context.Canceled}, 130},
 	}
+	for err, want := range map[error]int{
+		fmt.Errorf("%w: replica s-0", engine.ErrHung): 0, fmt.Errorf("GPU 0: %w", engine.ErrDeviceLost): 0, context.Canceled: 0, cause: 1,
+		usagef("x: %w", cause): 2, usagef("x: %w", context.Canceled): 0,
+	} {
+		if got := stoppedCode(err); got != want {
+			t.Errorf("stoppedCode(%v) = %d, want %d", err, got, want)
+		}
+	}
 	for _, test := range tests {
 		if got := exitCode(test.err); got != test.want {
 			t.Errorf("exitCode(%v) = %d, want %d", test.err, got, test.want)
