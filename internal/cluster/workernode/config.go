@@ -59,6 +59,8 @@ type Cluster interface {
 	Credentials() *identity.Credentials
 	// Propose has a command applied and returns its index.
 	Propose(ctx context.Context, c cluster.Command) (uint64, error)
+	// Index is that of a state that has every change which was acknowledged before the call.
+	Index(ctx context.Context) (uint64, error)
 	// Measure tells the leader what the replicas have measured.
 	Measure(ctx context.Context, m cluster.Measures) error
 	// Drain tells the cluster that the node takes no new work.

@@ -106,6 +106,9 @@ func (j joined) Propose(ctx context.Context, c cluster.Command) (uint64, error) 
 	return j.Client().Propose(ctx, c)
 }
 
+// Index implements Cluster.
+func (j joined) Index(ctx context.Context) (uint64, error) { return j.Client().Index(ctx) }
+
 // Measure implements Cluster.
 func (j joined) Measure(ctx context.Context, m cluster.Measures) error {
 	return j.Client().Measure(ctx, m)

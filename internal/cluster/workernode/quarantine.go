@@ -37,10 +37,15 @@ type ward struct {
 	gauge             *prometheus.GaugeVec
 }
 
-// pendingFault is a fault that the state does not show yet.
+// pendingFault is a fault that the state which is known here has not, or may have not: the
+// quarantine that it shows may be lifted already.
 type pendingFault struct {
 	cluster.Quarantine
-	// index is that of the state that has it; 0 while the cluster does not know of it.
+	// times counts the faults: the first is told.
+	times int
+	// held says that the newest state had the GPU in quarantine.
+	held bool
+	// index is that of a state that has the fault; 0 while the cluster does not know of it.
 	index uint64
 }
 
@@ -87,12 +92,16 @@ func (n *Node) condemned(d faults.Device, e inventory.Event) {
 	}
 	w := n.ward
 	w.mu.Lock()
-	_, held := n.bar(n.cluster.View().State())[d.Ordinal]
-	if !held {
-		w.pending[q.GPU] = &pendingFault{Quarantine: q}
+	p := w.pending[q.GPU]
+	if p == nil || p.index > 0 {
+		_, held := n.cluster.View().State().QuarantineOf(n.name, q.GPU)
+		p = &pendingFault{Quarantine: q, held: held}
+		w.pending[q.GPU] = p
 	}
+	p.times++
+	first := p.times == 1
 	w.mu.Unlock()
-	if !held {
+	if first {
 		poke(w.found)
 		poke(w.unreported)
 	}
@@ -109,6 +118,9 @@ func (n *Node) bar(s *state.State) map[int]cluster.Quarantine {
 			p = nil
 		}
 		q, held := s.QuarantineOf(n.name, g.UUID)
+		if p != nil {
+			p.held = held
+		}
 		if !held && p != nil {
 			q, held = p.Quarantine, true
 		}
@@ -182,22 +194,25 @@ const (
 // tellFaults tells the cluster of faults after which a GPU must not be used, until ctx ends.
 // One that the cluster does not take holds for this process all the same.
 func (n *Node) tellFaults(ctx context.Context) error {
-	told := map[string]bool{}
+	warned := map[string]bool{}
 	for pause := minFaultPause; ; {
-		failed := false
-		for _, q := range n.unreported() {
-			err := n.tellFault(ctx, &q)
+		failed, wait := false, time.Duration(0)
+		for _, p := range n.unreported() {
+			err := n.tellFault(ctx, &p)
+			if p.held {
+				wait = minFaultPause // however many faults a GPU in quarantine has
+			}
 			if err == nil {
 				poke(n.ward.found)
 				continue
 			}
 			failed = true
 			lasting := errors.Is(err, client.ErrVersion) || errors.Is(err, client.ErrForbidden) || errors.Is(err, state.ErrInvalid)
-			if lasting && !told[q.GPU] {
-				told[q.GPU] = true
-				n.cfg.Log.Warn("the cluster keeps no quarantine of a GPU; this process does not use it all the same", "uuid", q.GPU, "reason", q.Why(), "err", err)
+			if lasting && !warned[p.GPU] {
+				warned[p.GPU] = true
+				n.cfg.Log.Warn("the cluster keeps no quarantine of a GPU; this process does not use it all the same", "uuid", p.GPU, "reason", p.Why(), "err", err)
 			} else if ctx.Err() == nil {
-				n.cfg.Log.Debug("fault of a GPU not reported", "uuid", q.GPU, "err", err)
+				n.cfg.Log.Debug("fault of a GPU not reported", "uuid", p.GPU, "err", err)
 			}
 		}
 		var again <-chan time.Time
@@ -206,6 +221,9 @@ func (n *Node) tellFaults(ctx context.Context) error {
 			pause = min(2*pause, maxFaultPause)
 		} else {
 			pause = minFaultPause
+		}
+		if wait > 0 && !sleep(ctx, wait) {
+			return context.Cause(ctx)
 		}
 		select {
 		case <-again:
@@ -216,33 +234,73 @@ func (n *Node) tellFaults(ctx context.Context) error {
 	}
 }
 
-// unreported are the faults that the cluster does not know of.
-func (n *Node) unreported() (out []cluster.Quarantine) {
+// unreported are the faults that the cluster does not know of, or may not know of.
+func (n *Node) unreported() (out []pendingFault) {
 	n.ward.mu.Lock()
 	defer n.ward.mu.Unlock()
 	for _, gpu := range slices.Sorted(maps.Keys(n.ward.pending)) {
 		if p := n.ward.pending[gpu]; p.index == 0 {
-			out = append(out, p.Quarantine)
+			out = append(out, *p)
 		}
 	}
 	return out
 }
 
-func (n *Node) tellFault(ctx context.Context, q *cluster.Quarantine) error {
-	c, err := cluster.NewCommand(cluster.KindQuarantine, link.NewRequest("quarantine"), time.Now(), *q)
-	if err != nil {
-		return err
+// unknown are the faults of GPUs that are in no quarantine, as far as is known here.
+func (n *Node) unknown() []pendingFault {
+	return slices.DeleteFunc(n.unreported(), func(p pendingFault) bool { return p.held })
+}
+
+// tellFault tells the cluster of a fault. If the GPU is in quarantine, as far as is known here,
+// it makes sure of that first: a command for each of many faults would fill the log.
+func (n *Node) tellFault(ctx context.Context, p *pendingFault) error {
+	index := uint64(0)
+	if p.held {
+		var err error
+		if index, err = n.stillHeld(ctx, p.GPU); err != nil {
+			return err
+		}
 	}
-	index, err := n.cluster.Propose(ctx, c)
-	if err != nil {
-		return err
+	if index == 0 {
+		c, err := cluster.NewCommand(cluster.KindQuarantine, link.NewRequest("quarantine"), time.Now(), p.Quarantine)
+		if err != nil {
+			return err
+		}
+		if index, err = n.cluster.Propose(ctx, c); err != nil {
+			return err
+		}
 	}
 	n.ward.mu.Lock()
 	defer n.ward.mu.Unlock()
-	if p := n.ward.pending[q.GPU]; p != nil {
-		p.index = index
+	now := n.ward.pending[p.GPU]
+	switch {
+	case now == nil:
+	case now.times == p.times:
+		now.index = index
+	default: // there were more meanwhile, perhaps after a release
+		now.times, now.held = 1, true
+		poke(n.ward.unreported)
 	}
 	return nil
+}
+
+// stillHeld returns the index of a state that has a GPU in quarantine and everything that was
+// acknowledged before the call; 0 if it is in no quarantine any more.
+func (n *Node) stillHeld(ctx context.Context, gpu string) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, reportSeen)
+	defer cancel()
+	index, err := n.cluster.Index(ctx)
+	if err != nil {
+		return 0, err
+	}
+	s, err := n.cluster.View().Wait(ctx, index)
+	if err != nil {
+		return 0, err
+	}
+	if _, held := s.QuarantineOf(n.name, gpu); !held {
+		return 0, nil
+	}
+	return s.Index, nil
 }
 
 // lastWords tells the cluster, if that can be done soon, of faults that it does not know of yet:
@@ -251,16 +309,16 @@ func (n *Node) lastWords(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lastWordsWithin)
 	defer cancel()
 	for {
-		left := n.unreported()
-		for _, q := range left {
-			_ = n.tellFault(ctx, &q) // what fails is left
+		left := n.unknown()
+		for _, p := range left {
+			_ = n.tellFault(ctx, &p) // what fails is left
 		}
-		if left = n.unreported(); len(left) == 0 {
+		if left = n.unknown(); len(left) == 0 {
 			return
 		}
 		if !sleep(ctx, minFaultPause) {
-			for _, q := range left {
-				n.cfg.Log.Warn("the cluster does not know of a GPU's fault", "uuid", q.GPU, "reason", q.Why())
+			for _, p := range left {
+				n.cfg.Log.Warn("the cluster does not know of a GPU's fault", "uuid", p.GPU, "reason", p.Why())
 			}
 			return
 		}

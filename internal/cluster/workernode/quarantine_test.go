@@ -276,7 +276,7 @@ func TestLastWords(t *testing.T) {
 	w.down = true
 	w.mu.Unlock()
 	f.xid("GPU-a", 79)
-	for deadline := time.Now().Add(patience); len(x.unreported()) == 0; {
+	for deadline := time.Now().Add(patience); len(x.unknown()) == 0; {
 		if time.Now().After(deadline) || !sleep(t.Context(), 5*time.Millisecond) {
 			t.Fatal("the fault is not noted")
 		}
@@ -316,5 +316,56 @@ func TestRefusedFault(t *testing.T) {
 	}
 	if lines := log.about("the cluster does not know of a GPU's fault"); len(lines) != 1 {
 		t.Errorf("at the end the log has %q", lines)
+	}
+}
+
+// A fault that comes after a release, and before the worker has heard of that, puts the GPU into
+// quarantine again, and nothing uses it in between. Faults of a GPU that is in quarantine are not
+// told, however many come, and do not outlast its release.
+func TestFaultAfterRelease(t *testing.T) {
+	w := newTown(t)
+	f, log := newFeed(), &notes{}
+	x := w.withGPUs("w1", f, log, []string{"GPU-a"}, "tiny-s")
+	w.awaitReady(1)
+	storm := func(code uint64) {
+		t.Helper()
+		for range 100 {
+			f.xid("GPU-a", code)
+		}
+		f.xid("GPU-nobody", code) // it was taken, so the others were noted
+	}
+	settled := func() {
+		t.Helper()
+		for deadline := time.Now().Add(patience); len(x.unreported()) > 0; {
+			if time.Now().After(deadline) || !sleep(t.Context(), 5*time.Millisecond) {
+				t.Fatalf("not settled: %v", x.unreported())
+			}
+		}
+	}
+	storm(79)
+	w.await("the quarantine", func(s *state.State) bool { return len(s.Quarantines) == 1 })
+	w.await("the end of the replica", func(s *state.State) bool { return s.ReplicasOf("tiny-s")[0].Phase == cluster.Failed })
+	settled()
+	w.hears(x, false)
+	w.must(cluster.KindReleaseGPU, cluster.Name{Name: "GPU-a"})
+	storm(48)
+	w.hears(x, true)
+	w.await("the quarantine again", func(s *state.State) bool { q, ok := s.Quarantine("GPU-a"); return ok && q.Xid == 48 })
+	storm(95)
+	settled()
+	if told := x.tie.told.Load(); told > 10 {
+		t.Errorf("the cluster was told %d times", told)
+	}
+	if lines := log.about("replica serves"); len(lines) != 1 {
+		t.Errorf("the log has %q", lines)
+	}
+	if len(log.about(outOfUse)) != 1 || len(log.about("GPU is out of quarantine")) != 0 {
+		t.Errorf("the log has %q", log.about("GPU"))
+	}
+	w.must(cluster.KindReleaseGPU, cluster.Name{Name: "GPU-a"})
+	w.awaitReady(1)
+	x.drained()
+	if len(w.now().Quarantines) != 0 {
+		t.Error("a fault of before the release counts after it")
 	}
 }

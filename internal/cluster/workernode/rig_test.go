@@ -9,6 +9,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -124,6 +125,16 @@ func (w *town) view() *client.View {
 	return v
 }
 
+// hears lets a worker hear of changes, or not.
+func (w *town) hears(x *worker, yes bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.views = slices.DeleteFunc(w.views, func(v *client.View) bool { return v == x.tie.view }); yes {
+		w.views = append(w.views, x.tie.view)
+		x.tie.view.Publish(w.state)
+	}
+}
+
 func (w *town) credentials(role cluster.Role, node string, removed func(string) bool) *identity.Credentials {
 	w.t.Helper()
 	signer, request, err := identity.NewKey()
@@ -234,6 +245,8 @@ type tie struct {
 	self        cluster.Node
 	// kill ends Run with an error, so that the node does not drain.
 	kill chan struct{}
+	// told is how often the cluster was told of a GPU's fault.
+	told atomic.Int32
 }
 
 var errKilled = errors.New("killed by the test")
@@ -242,7 +255,19 @@ func (c *tie) View() *client.View                 { return c.view }
 func (c *tie) Credentials() *identity.Credentials { return c.credentials }
 
 func (c *tie) Propose(_ context.Context, command cluster.Command) (uint64, error) {
+	if command.Kind == cluster.KindQuarantine {
+		c.told.Add(1)
+	}
 	return c.town.propose(command)
+}
+
+func (c *tie) Index(context.Context) (uint64, error) {
+	c.town.mu.Lock()
+	defer c.town.mu.Unlock()
+	if c.town.down {
+		return 0, client.ErrNoLeader
+	}
+	return c.town.state.Index, nil
 }
 
 func (c *tie) Measure(_ context.Context, m cluster.Measures) error {
