@@ -33,7 +33,7 @@ type Refusal struct {
 }
 
 // Refused returns why the node is not welcome in its cluster; nil if it is, or if that is not
-// known. A node that is refused has no leader.
+// known. A node that is refused has no leader, or has heard of one just now.
 func (n *Node) Refused() *Refusal { return n.refusal.Load() }
 
 // minRefusals is how often a node must have refused to count.
@@ -104,6 +104,7 @@ func (n *Node) watchRefusals(ctx context.Context, r *raft.Raft) error {
 	defer ticker.Stop()
 	seen, lost := refusals{}, time.Now() // since when there is no leader
 	var few []string                     // those that refused and were no majority, as was logged last
+	led := 0                             // how often in a row there was one
 	for {
 		select {
 		case <-ticker.C:
@@ -112,11 +113,15 @@ func (n *Node) watchRefusals(ctx context.Context, r *raft.Raft) error {
 		}
 		leader, _ := n.Leader()
 		if leader != "" {
+			if led++; led == 1 && n.Refused() != nil {
+				continue // what a leader of before the removal has sent may arrive now
+			}
 			clear(seen)
 			lost, few = time.Now(), nil
 			n.refusedBy(nil, nil, time.Time{})
 			continue
 		}
+		led = 0
 		if time.Since(lost) < 2*every {
 			continue // an election
 		}
