@@ -301,7 +301,7 @@ func (r *replica) hasStarted() bool {
 func (e *Engine) equip(r *replica, exec executor.Executor, log *slog.Logger) (*subservice.Subservice, *peers, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	sub, err := e.newSubservice(r, exec, log)
+	sub, err := e.newSubservice(r, exec)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -331,7 +331,7 @@ func (r *replica) retire() {
 	r.live = nil
 }
 
-func (e *Engine) newSubservice(r *replica, exec executor.Executor, log *slog.Logger) (*subservice.Subservice, error) {
+func (e *Engine) newSubservice(r *replica, exec executor.Executor) (*subservice.Subservice, error) {
 	info := exec.Info()
 	return subservice.New(subservice.Config{
 		Replica: r.name, Model: r.model.cfg.Name, Executor: exec,
@@ -343,7 +343,7 @@ func (e *Engine) newSubservice(r *replica, exec executor.Executor, log *slog.Log
 		},
 		Clock: e.clock, Start: e.began, Coordinator: e.together, Order: slices.Index(e.models, r.model),
 		Lookahead: e.cfg.Lookahead, HangAfter: e.cfg.HangAfter, HeldUp: func() time.Duration { return e.heldUp(r) },
-		Logger: log,
+		Logger: e.log,
 	})
 }
 

@@ -84,7 +84,7 @@ pid=$(<"$work/$worker.pid")
 python3 test/cluster/hold.py "$pid" "$work/answer" >"$work/hold.log" 2>&1 &
 until_true 60 grep held "$work/hold.log"
 began=$SECONDS
-until_true 120 grep 'a step does not end' "$work/$worker.log"
+until_true 300 grep 'a step does not end' "$work/$worker.log"
 echo "$worker: found after $((SECONDS - began)) s: $(sed -n 's/.*a step does not end.* model=/model=/p' "$work/$worker.log")"
 until_true 60 eval "[ \"\$(grep -c 'replica serves' '$work/$worker.log')\" -eq 2 ]"
 kill -0 "$pid" || fail "the worker has another process id"

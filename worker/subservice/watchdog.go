@@ -41,7 +41,7 @@ func (e *HungError) attrs(model string) []any {
 	}
 	return []any{
 		"model", model, "step", e.Step, "rows", e.Rows, "tokens", e.Tokens, "call", e.Call,
-		"waited", e.Waited.Round(time.Millisecond), "limit", e.Limit, "expected", expected,
+		"waited", e.Waited.Round(time.Millisecond), "limit", e.Limit.Round(time.Millisecond), "expected", expected,
 	}
 }
 
@@ -60,7 +60,7 @@ type watchdog struct {
 	model string
 	info  *executor.Info
 	patience
-	heldUp func() time.Duration // Config.HeldUp, may be nil
+	heldUp func() time.Duration // as Config.HeldUp, never nil
 
 	mu sync.Mutex
 	// inside says that the loop is in a call, taken that its state was taken over meanwhile; asleep that nobody looks.
