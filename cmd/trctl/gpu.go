@@ -44,6 +44,9 @@ func (g *gpuQuarantineCmd) Run(ctx context.Context, p process) error {
 		if err != nil {
 			return err
 		}
+		if gpu.Nameless() {
+			return fmt.Errorf("GPU %s: %w", g.UUID, errNoUUID)
+		}
 		held := gpu.Quarantine
 		if held != nil && len(held.Spared) == 0 {
 			_, err := fmt.Fprintf(p.out, "GPU %s is in quarantine already: %s.\n", g.UUID, held.Why)
@@ -61,6 +64,9 @@ func (g *gpuQuarantineCmd) Run(ctx context.Context, p process) error {
 		return err
 	})
 }
+
+// errNoUUID says that a GPU cannot be told from others when its worker has another name.
+var errNoUUID = errors.New("its worker does not know its UUID, so it cannot be put into quarantine; end the worker, or start it with --gpus")
 
 // errNoQuarantine says that there is nothing to lift.
 var errNoQuarantine = errors.New("it is not in quarantine")

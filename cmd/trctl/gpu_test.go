@@ -23,7 +23,7 @@ func TestGPUCommands(t *testing.T) {
 		c.Propose(c.Nodes()[0], cluster.KindPutNode, n)
 	}
 	worker("w1", "GPU-1", "GPU-2")
-	worker("w2", "GPU-2")
+	worker("w2", "GPU-2", "")
 	dir, _ := clustertest.Identity(c, cluster.Admin, "alice")
 	age := regexp.MustCompile(`\b[0-9.]+s\b`)
 	blanks := regexp.MustCompile(`  +`)
@@ -49,7 +49,8 @@ func TestGPUCommands(t *testing.T) {
 			t.Errorf("%s:\n%s\nwant\n%s", line, got, want)
 		}
 	}
-	says(0, "gpu list", "UUID NODE GPU DEVICE STATE SINCE REASON\nGPU-1 w1 0 H200 ready - -\nGPU-2 w1,w2 1 H200 ready - -\n")
+	says(0, "gpu list", "UUID NODE GPU DEVICE STATE SINCE REASON\nGPU-1 w1 0 H200 ready - -\nGPU-2 w1,w2 1 H200 ready - -\nw2/1 w2 1 H200 ready - -\n")
+	says(3, "gpu quarantine w2/1", "trctl: GPU w2/1: its worker does not know its UUID")
 	says(3, "gpu quarantine GPU-9", "trctl: GPU \"GPU-9\" does not exist; `trctl get gpus` has those that do\n")
 	says(3, "gpu release GPU-9", "does not exist")
 	says(3, "gpu release GPU-1", "trctl: GPU GPU-1 of node w1: it is not in quarantine\n")

@@ -32,6 +32,12 @@ type GPU struct {
 	Replicas []string `json:"replicas,omitempty"`
 }
 
+// place names a GPU that has no UUID.
+func place(node string, ordinal int) string { return fmt.Sprintf("%s/%d", node, ordinal) }
+
+// Nameless says that the GPU has no UUID.
+func (g *GPU) Nameless() bool { return !g.Gone && g.Name == place(g.Node, g.Ordinal) }
+
 // Quarantine is why a GPU must not be used.
 type Quarantine struct {
 	GPU string `json:"gpu"`
@@ -69,7 +75,7 @@ func (f *Facts) allGPUs() []GPU {
 		for _, g := range n.GPUs {
 			name := g.UUID
 			if name == "" {
-				name = fmt.Sprintf("%s/%d", id, g.Ordinal)
+				name = place(id, g.Ordinal)
 			}
 			own := known[name]
 			if own == nil {
