@@ -49,8 +49,8 @@ const unknownOnGPU = 30 * time.Second
 // server is worse than to find a hang late.
 //
 // A GPU computes at a steady speed, but too much heat or too little power may slow its clock down to a sixth, and other programs
-// may share it. A CPU's steps share their cores with whatever else the machine does, by whose priority they may be hundreds of
-// times slower, and read weights anew from a disk where memory is short; little but a mistake of our own can make one hang.
+// may share it. A CPU's steps share their cores with whatever else the machine does, by whose priority they may be a
+// hundred times slower, and read weights anew from a disk where memory is short; little but a mistake of our own can make one hang.
 func patienceWith(info *executor.Info, least time.Duration) patience {
 	p := patience{least: 2 * time.Second, unknown: unknownOnGPU, times: 10, slowest: 1e12}
 	if info.Device == "cpu" {

@@ -189,6 +189,7 @@ func (w *watchdog) watch(now func() time.Duration, ended <-chan struct{}, log *s
 			return nil
 		case <-w.wake:
 			w.looked = now()
+			w.resumed = w.looked // the process may have stood still since the call began
 			timer.Reset(lookEvery)
 		case <-timer.C:
 			// A timer's goroutine overtakes all others. Behind those that can run, the look is as late as the loop may be.

@@ -324,6 +324,20 @@ func TestPauseIsNoHang(t *testing.T) {
 	})
 }
 
+// A pause between the begin of a call and the first look is one as well.
+func TestPauseBeforeFirstLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatchdog(&executor.Info{Device: "GPU"}, patienceWith(&executor.Info{Device: "GPU"}, 0), nil)
+		w.begin(&step.Batch{Step: 1, Rows: make([]step.Row, 1)}, 0)
+		w.enter("wait")
+		woken := time.Now()
+		hung := w.watch(func() time.Duration { return time.Hour + time.Since(woken) }, nil, slog.New(slog.DiscardHandler))
+		if waited := time.Since(woken); waited < unknownOnGPU || waited > unknownOnGPU+2*lookEvery || hung.Waited > waited {
+			t.Errorf("found after %v: %+v", waited, hung)
+		}
+	})
+}
+
 // A step that others on the device hold up is given as long as they may take, to its end; the steps after it are not.
 func TestHeldUpStepsAreNoHangs(t *testing.T) {
 	for _, tc := range []struct {
