@@ -13,6 +13,7 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/api/protocol"
+	"github.com/tokenrouter/tokenrouter/control/client"
 	"github.com/tokenrouter/tokenrouter/control/state"
 	"github.com/tokenrouter/tokenrouter/cuda/faults"
 	"github.com/tokenrouter/tokenrouter/cuda/inventory"
@@ -316,6 +317,16 @@ func TestRefusedFault(t *testing.T) {
 	}
 	if lines := log.about("the cluster does not know of a GPU's fault"); len(lines) != 1 {
 		t.Errorf("at the end the log has %q", lines)
+	}
+}
+
+// hears lets a worker hear of changes, or not.
+func (w *town) hears(x *worker, yes bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.views = slices.DeleteFunc(w.views, func(v *client.View) bool { return v == x.tie.view }); yes {
+		w.views = append(w.views, x.tie.view)
+		x.tie.view.Publish(w.state)
 	}
 }
 

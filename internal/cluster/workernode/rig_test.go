@@ -125,16 +125,6 @@ func (w *town) view() *client.View {
 	return v
 }
 
-// hears lets a worker hear of changes, or not.
-func (w *town) hears(x *worker, yes bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.views = slices.DeleteFunc(w.views, func(v *client.View) bool { return v == x.tie.view }); yes {
-		w.views = append(w.views, x.tie.view)
-		x.tie.view.Publish(w.state)
-	}
-}
-
 func (w *town) credentials(role cluster.Role, node string, removed func(string) bool) *identity.Credentials {
 	w.t.Helper()
 	signer, request, err := identity.NewKey()
