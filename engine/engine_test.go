@@ -53,6 +53,7 @@ func TestImpossibleLimits(t *testing.T) {
 	}{
 		"page size":    {func(c *Config) { c.PageSize = 5000 }, "page_size: is 5000, must be at most 4096"},
 		"pages":        {func(c *Config) { c.KVTokens = 1 << 40 }, "kv_tokens: is 1099511627776, must be at most 1073741824"},
+		"hang after":   {func(c *Config) { c.HangAfter = -1 }, "hang_after: is negative"},
 		"chunk tokens": {func(c *Config) { c.ChunkTokens = 1 << 20 }, "chunk_tokens: is 1048576, must be at most 49152"},
 		"workers":      {func(c *Config) { c.Workers = 1 << 20 }, "workers: is 1048576, must be 1 to 1024"},
 	} {

@@ -5,7 +5,7 @@
 #
 #   test/cluster/hang.sh
 #
-# Takes two and a half minutes: steps have 30 s here. Needs Linux, Python 3, 5 GiB of memory, the loopback ports 7300 to 7331, and to be
+# Takes up to four minutes: steps have 30 s here, and a hundred times what slow ones took, as those do at which hold.py tries. Needs Linux, Python 3, 5 GiB of memory, the loopback ports 7300 to 7331, and to be
 # root (ptrace). TRCTL is the binary (built if not given), KEEP=1 leaves the logs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
