@@ -56,7 +56,7 @@ const frontGrace = 20 * time.Millisecond
 
 // Open implements Network.
 func (n *network) Open(replica string, h http.Handler) (func(context.Context) error, error) {
-	front, err := h2.NewServer(h2.Config{Grace: frontGrace}, h)
+	front, err := h2.NewServer(h2.Config{Grace: frontGrace, SameProcess: true}, h)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func (n *network) Open(replica string, h http.Handler) (func(context.Context) er
 
 // Transport implements Network.
 func (n *network) Transport(replica string) (Transport, error) {
-	return h2.NewTransport(h2.Config{Dial: func(ctx context.Context) (net.Conn, error) {
+	return h2.NewTransport(h2.Config{SameProcess: true, Dial: func(ctx context.Context) (net.Conn, error) {
 		n.mu.Lock()
 		l := n.listeners[replica]
 		n.mu.Unlock()

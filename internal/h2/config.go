@@ -60,6 +60,9 @@ type Config struct {
 	// late itself (package pulse). It finds a lost server within Silence and 50 ms. 0 leaves
 	// it to the library's pings: 2 s without a frame, then 1 s for an answer.
 	Silence time.Duration
+	// SameProcess says that both ends are in one process. Then a connection is never given up for being silent or slow: the
+	// other end cannot be lost alone, and a process that gets little time is late at both.
+	SameProcess bool
 	// Log gets refused connections at Warn, the library's words at Debug. Nil discards.
 	Log *slog.Logger
 }
@@ -67,6 +70,9 @@ type Config struct {
 func (c *Config) fill() error {
 	if c.MaxStreams < 0 || c.MaxConns < 0 || c.HandshakeTimeout < 0 || c.Grace < 0 || c.Silence < 0 {
 		return errors.New("h2: Config has a negative value")
+	}
+	if c.SameProcess && c.Silence > 0 {
+		return errors.New("h2: Config has both SameProcess and Silence")
 	}
 	if c.MaxStreams == 0 {
 		c.MaxStreams = 1024
@@ -93,16 +99,17 @@ func (c *Config) fill() error {
 
 // tuning is the same for both ends.
 func (c *Config) tuning() *http.HTTP2Config {
-	return &http.HTTP2Config{
+	t := &http.HTTP2Config{
 		MaxConcurrentStreams:          c.MaxStreams,
 		StrictMaxConcurrentRequests:   true,
 		MaxReadFrameSize:              maxFrame,
 		MaxReceiveBufferPerConnection: connWindow,
 		MaxReceiveBufferPerStream:     streamWindow,
-		SendPingTimeout:               readIdle,
-		PingTimeout:                   pingTimeout,
-		WriteByteTimeout:              writeByteTimeout,
 	}
+	if !c.SameProcess {
+		t.SendPingTimeout, t.PingTimeout, t.WriteByteTimeout = readIdle, pingTimeout, writeByteTimeout
+	}
+	return t
 }
 
 // secure finishes the handshake of a TLS connection and refuses one that does

@@ -12,7 +12,8 @@
 //     has stopped costs its own stream and no other;
 //   - a silent connection is pinged after 2 s and given up 1 s later, and one
 //     that takes no byte for 5 s is closed; Config.Silence finds a lost server
-//     sooner, and allows for one that is only late;
+//     sooner, and allows for one that is only late; within a process
+//     (Config.SameProcess) nothing is given up;
 //   - a client never opens a second connection for want of streams, because that
 //     would lose the order between two replicas;
 //   - header lists are bounded to 32 KiB.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -126,4 +127,34 @@ func TestWatchEnds(t *testing.T) {
 		}
 		_ = stop()
 	})
+}
+
+// Within a process nothing is given up, however late it is.
+func TestSameProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := memconn.Listen()
+		var mu sync.Mutex
+		until := time.Now().Add(time.Minute)
+		tr := transport(t, Config{SameProcess: true, Dial: func(ctx context.Context) (net.Conn, error) {
+			c, err := l.Dial(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return &frozen{c, &mu, &until}, nil
+		}})
+		stop := serve(t, Config{SameProcess: true}, l, echo)
+		start := time.Now()
+		resp, err := post(t, tr, "/", strings.NewReader("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err := io.ReadAll(resp.Body); string(b) != "x" || err != nil || time.Since(start) < time.Minute {
+			t.Errorf("%q after %v, error %v", b, time.Since(start), err)
+		}
+		tr.Close()
+		_ = stop()
+	})
+	if _, err := NewTransport(Config{SameProcess: true, Silence: time.Second, Dial: memory(memconn.Listen())}); err == nil {
+		t.Error("Silence within a process was accepted")
+	}
 }
