@@ -170,21 +170,28 @@ func TestHungStepMovesRequests(t *testing.T) {
 	}
 }
 
+// hangingCrew is one engine with a small and a large model, whose small one runs on x.
+func hangingCrew(t *testing.T, x *hanging) *crewed {
+	t.Helper()
+	c := crewWith(t, 1, func(_ int, cfg *Config) {
+		cfg.newCPU = func(model string, vocab, pages int) (executor.Executor, error) {
+			fake, err := fakes(model, vocab, pages)
+			if model != "tiny-s" || err != nil {
+				return fake, err
+			}
+			x.Executor = fake
+			return x, nil
+		}
+	}, "0:s-a:tiny-s", "0:l-a:tiny-l")
+	c.await(cluster.Ready, "s-a", "l-a")
+	return c
+}
+
 // Replicas on one device give each other the time that their own steps have; on another device they do not.
 func TestStepsOfOneDeviceHoldEachOtherUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := &hanging{}
-		c := crewWith(t, 1, func(_ int, cfg *Config) {
-			cfg.newCPU = func(model string, vocab, pages int) (executor.Executor, error) {
-				fake, err := fakes(model, vocab, pages)
-				if model != "tiny-s" || err != nil {
-					return fake, err
-				}
-				x.Executor = fake
-				return x, nil
-			}
-		}, "0:s-a:tiny-s", "0:l-a:tiny-l")
-		c.await(cluster.Ready, "s-a", "l-a")
+		c := hangingCrew(t, x)
 		at := c.engines[0]
 		of := func(name string) *replica {
 			return at.list()[slices.IndexFunc(at.list(), func(r *replica) bool { return r.name == name })]
@@ -219,17 +226,7 @@ func TestStepsOfOneDeviceHoldEachOtherUp(t *testing.T) {
 func TestHungStepWhileEngineStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := &hanging{}
-		c := crewWith(t, 1, func(_ int, cfg *Config) {
-			cfg.newCPU = func(model string, vocab, pages int) (executor.Executor, error) {
-				fake, err := fakes(model, vocab, pages)
-				if model != "tiny-s" || err != nil {
-					return fake, err
-				}
-				x.Executor = fake
-				return x, nil
-			}
-		}, "0:s-a:tiny-s", "0:l-a:tiny-l")
-		c.await(cluster.Ready, "s-a", "l-a")
+		c := hangingCrew(t, x)
 		x.armed.Store(true)
 		e := c.serve("s-a")
 		var asking conc.WaitGroup

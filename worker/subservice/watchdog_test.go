@@ -409,15 +409,18 @@ func TestStepAllowed(t *testing.T) {
 	})
 }
 
+// hangsAtStep60 is steps that are known well, and one that never ends.
+func hangsAtStep60(b *step.Batch) time.Duration {
+	if b.Step == 60 {
+		return never
+	}
+	return 10 * time.Millisecond
+}
+
 // A step that hangs after a long time without any is found as soon.
 func TestHungStepAfterIdleness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := runWatched(t, func(b *step.Batch) time.Duration {
-			if b.Step == 60 {
-				return never
-			}
-			return 10 * time.Millisecond
-		}, nil, nil)
+		w := runWatched(t, hangsAtStep60, nil, nil)
 		w.last(w.ask(1, 5, 50))
 		<-time.After(time.Hour)
 		began := time.Now()
@@ -433,12 +436,7 @@ func TestHungStepAfterIdleness(t *testing.T) {
 // A step that hangs after a pause is still found.
 func TestHungStepAfterPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := runWatched(t, func(b *step.Batch) time.Duration {
-			if b.Step == 60 {
-				return never
-			}
-			return 10 * time.Millisecond
-		}, nil, nil)
+		w := runWatched(t, hangsAtStep60, nil, nil)
 		s := w.ask(1, 5, 100)
 		<-time.After(2 * time.Second)
 		w.jumped.Add(int64(30 * time.Second))
