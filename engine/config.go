@@ -84,11 +84,12 @@ type Config struct {
 	Faults  func() (faults.Events, error)
 	Watched []faults.Device
 	// Quarantine is told of a fault after which a GPU must not be used until somebody has
-	// looked at it. The engine lets go of such a GPU, and uses it again by the first
-	// assignment that does not bar it (Assignment.Barred). It is called by the goroutine that
-	// watches, and must be quick. Nil is for an engine that opens the GPU anew, as it does
-	// after other faults.
-	Quarantine func(d faults.Device, e inventory.Event)
+	// looked at it. It calls bar, once: the engine lets go of the GPU, and uses it again by the
+	// first assignment after that call which does not bar it (Assignment.Barred). So the owner
+	// calls bar while no assignment is made, and every later one knows of the fault. It is
+	// called by the goroutine that watches, and must be quick. Nil is for an engine that opens
+	// the GPU anew, as it does after other faults.
+	Quarantine func(d faults.Device, e inventory.Event, bar func())
 	// Metrics receives the metrics of sessions and replicas. May be nil.
 	Metrics *prometheus.Registry
 	// Logger may be nil.

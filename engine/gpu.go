@@ -155,6 +155,11 @@ func (g *gpus) release(d *gpu) {
 func (g *gpus) lose(d *gpu, fault error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	d.lose(fault)
+}
+
+// lose is gpus.lose for a caller that holds its lock.
+func (d *gpu) lose(fault error) {
 	if d.fault != nil {
 		return
 	}

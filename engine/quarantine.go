@@ -15,18 +15,21 @@ import (
 var errBarred = errors.New("it is in quarantine")
 
 // condemn is told by the watch of a fault after which a GPU must not be used. The owner
-// hears of it first, so that no later assignment can have the GPU used; then the engine
-// lets go of it, before the owner has said so.
+// hears of it, and the engine lets go of the GPU, before the owner has made an assignment
+// that says so.
 func (e *Engine) condemn(d faults.Device, ev inventory.Event) {
-	e.cfg.Quarantine(d, ev)
-	e.gpus.bar(d.Ordinal, ev.String())
-	if ev.Meaning().Spoils {
-		e.gpus.lost(d.Ordinal, fmt.Errorf("%w: %s", inventory.ErrGPULost, ev))
-	}
+	e.cfg.Quarantine(d, ev, func() {
+		var fault error
+		if ev.Meaning().Spoils {
+			fault = fmt.Errorf("%w: %s", inventory.ErrGPULost, ev)
+		}
+		e.gpus.bar(d.Ordinal, ev.String(), fault)
+	})
 }
 
-// bar keeps one more GPU from being used.
-func (g *gpus) bar(ordinal int, why string) {
+// bar keeps one more GPU from being used. With a fault the GPU is lost by it, too, however
+// short a time it has been open.
+func (g *gpus) bar(ordinal int, why string, fault error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.barred = maps.Clone(g.barred)
@@ -34,6 +37,9 @@ func (g *gpus) bar(ordinal int, why string) {
 		g.barred = map[int]string{}
 	}
 	g.barred[ordinal] = why
+	if d := g.devices[ordinal]; d != nil && fault != nil {
+		d.lose(fault)
+	}
 	g.letGo(ordinal)
 }
 
@@ -65,16 +71,6 @@ func (g *gpus) letGo(ordinal int) {
 		g.log.Warn("close a GPU in quarantine", "gpu", ordinal, "err", err)
 	}
 	d.device = nil
-}
-
-// lost marks a GPU as lost, if it is open, however short a time that is.
-func (g *gpus) lost(ordinal int, fault error) {
-	g.mu.Lock()
-	d := g.devices[ordinal]
-	g.mu.Unlock()
-	if d != nil {
-		g.lose(d, fault)
-	}
 }
 
 // barred is why a placement must not run; empty if it may.

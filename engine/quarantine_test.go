@@ -21,8 +21,9 @@ type ward struct {
 	condemned chan inventory.Event
 	changed   chan struct{}
 	placement Placement
+	lift      bool // the owner lifts each quarantine at once
 
-	mu    sync.Mutex
+	mu    sync.Mutex // held while an assignment is made
 	known []faults.Device
 }
 
@@ -34,10 +35,14 @@ func newWard(t *testing.T, watched ...faults.Device) *ward {
 	cfg.KVTokens, cfg.Network, cfg.DrainTimeout = 4096, newNetwork(), 10*time.Second
 	cfg.Faults = func() (faults.Events, error) { return w.source, nil }
 	cfg.Watched = watched
-	cfg.Quarantine = func(d faults.Device, e inventory.Event) {
+	cfg.Quarantine = func(d faults.Device, e inventory.Event, bar func()) {
 		w.mu.Lock()
 		w.known = append(w.known, d)
+		bar()
 		w.mu.Unlock()
+		if w.lift {
+			w.assign(nil)
+		}
 		w.condemned <- e
 	}
 	cfg.Notify = func() {
@@ -62,6 +67,8 @@ func newWard(t *testing.T, watched ...faults.Device) *ward {
 }
 
 func (w *ward) assign(barred map[int]string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.e.Assign(Assignment{Placements: []Placement{w.placement}, Barred: barred})
 }
 
@@ -168,4 +175,23 @@ func TestQuarantineFromTheStart(t *testing.T) {
 	w.assign(map[int]string{3: "Xid 48"})
 	<-w.opened
 	w.await(cluster.Ready, "")
+}
+
+// A quarantine that is lifted before the watch goes on, leaves nothing behind: not that the
+// GPU is barred, and not that it is lost once more when it is open anew.
+func TestQuarantineLiftedAtOnce(t *testing.T) {
+	w := newWard(t, faults.Device{Ordinal: 0, UUID: "GPU-x", Name: "H200"})
+	w.lift = true
+	<-w.source.added
+	tell := func(code uint64) {
+		w.source.queue <- inventory.Event{Kind: inventory.XID, UUID: "GPU-x", Code: code}
+		<-w.condemned
+		<-w.opened
+		w.await(cluster.Ready, "")
+	}
+	tell(48) // it is used for the first time
+	tell(79)
+	if len(w.opened) != 0 || !w.open() {
+		t.Error("the GPU was lost twice")
+	}
 }

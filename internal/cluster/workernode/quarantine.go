@@ -83,8 +83,10 @@ func watched(gpus []cluster.GPU) (out []faults.Device) {
 }
 
 // condemned is told by the engine of a fault after which a GPU must not be used. The
-// cluster keeps that in mind; until it does, this process does.
-func (n *Node) condemned(d faults.Device, e inventory.Event) {
+// cluster keeps that in mind; until it does, this process does. bar is called while no
+// assignment can be made, so that none that knows nothing of the fault follows it, and none
+// that knows of its end comes before.
+func (n *Node) condemned(d faults.Device, e inventory.Event, bar func()) {
 	reason := e.Meaning().What
 	q := cluster.Quarantine{
 		GPU: d.UUID, Node: n.name, Cause: cluster.Cause(e.Kind), Xid: e.Code,
@@ -100,6 +102,7 @@ func (n *Node) condemned(d faults.Device, e inventory.Event) {
 	}
 	p.times++
 	first := p.times == 1
+	bar()
 	w.mu.Unlock()
 	if first {
 		poke(w.found)
