@@ -93,6 +93,27 @@ func (w *ward) await(phase cluster.Phase, why string) {
 	}
 }
 
+// arrived waits for what comes by a channel.
+func arrived[T any](w *ward, what string, c <-chan T) (v T) {
+	w.t.Helper()
+	deadline := time.NewTimer(20 * time.Second)
+	defer deadline.Stop()
+	select {
+	case v = <-c:
+	case <-w.e.closing:
+		w.t.Fatal("the engine has ended")
+	case <-deadline.C:
+		w.t.Fatalf("waited in vain for %s: %+v", what, w.e.Reports())
+	}
+	return v
+}
+
+// opens waits until the GPU is opened.
+func (w *ward) opens() {
+	w.t.Helper()
+	arrived(w, "the GPU to be opened", w.opened)
+}
+
 // open says whether the process has the GPU open.
 func (w *ward) open() bool {
 	w.e.gpus.mu.Lock()
@@ -107,12 +128,12 @@ func (w *ward) open() bool {
 func TestQuarantine(t *testing.T) {
 	w := newWard(t)
 	w.assign(nil)
-	<-w.opened
+	w.opens()
 	w.await(cluster.Ready, "")
-	uuid := <-w.source.added
+	uuid := arrived(w, "the GPU to be watched", w.source.added)
 	tell := func(code uint64) {
 		w.source.queue <- inventory.Event{Kind: inventory.XID, UUID: uuid, Code: code}
-		if e := <-w.condemned; e.Code != code {
+		if e := arrived(w, "the fault to be told", w.condemned); e.Code != code {
 			t.Errorf("told of %v, want Xid %d", e, code)
 		}
 	}
@@ -123,13 +144,13 @@ func TestQuarantine(t *testing.T) {
 		t.Error("the GPU is open")
 	}
 	w.assign(nil)
-	<-w.opened
+	w.opens()
 	w.await(cluster.Ready, "")
 	tell(64)
 	w.assign(map[int]string{0: "Xid 64"})
 	w.await(cluster.Failed, "Xid 64")
 	w.assign(nil)
-	<-w.opened
+	w.opens()
 	w.await(cluster.Ready, "")
 	// A fault that spoils the GPU, although it was opened just now: at once.
 	tell(79)
@@ -143,7 +164,7 @@ func TestQuarantine(t *testing.T) {
 		t.Errorf("told of %+v", w.known)
 	}
 	w.assign(nil)
-	<-w.opened
+	w.opens()
 	w.await(cluster.Ready, "")
 	// Other faults are no reason.
 	w.source.queue <- inventory.Event{Kind: inventory.XID, UUID: uuid, Code: 94}
@@ -157,7 +178,7 @@ func TestQuarantine(t *testing.T) {
 // the owner wants that.
 func TestQuarantineFromTheStart(t *testing.T) {
 	w := newWard(t, faults.Device{Ordinal: 0, UUID: "GPU-x", Name: "H200"})
-	if uuid := <-w.source.added; uuid != "GPU-x" {
+	if uuid := arrived(w, "the GPU to be watched", w.source.added); uuid != "GPU-x" {
 		t.Errorf("%s is watched", uuid)
 	}
 	w.assign(map[int]string{0: "Xid 79", 3: "Xid 48"})
@@ -168,12 +189,12 @@ func TestQuarantineFromTheStart(t *testing.T) {
 	w.await(cluster.Failed, "Xid 80")
 	w.placement.Draining = false
 	w.source.queue <- inventory.Event{Kind: inventory.XID, UUID: "GPU-x", Code: 48}
-	<-w.condemned
+	arrived(w, "the fault to be told", w.condemned)
 	if w.open() || len(w.opened) != 0 {
 		t.Error("the GPU was opened")
 	}
 	w.assign(map[int]string{3: "Xid 48"})
-	<-w.opened
+	w.opens()
 	w.await(cluster.Ready, "")
 }
 
@@ -182,11 +203,11 @@ func TestQuarantineFromTheStart(t *testing.T) {
 func TestQuarantineLiftedAtOnce(t *testing.T) {
 	w := newWard(t, faults.Device{Ordinal: 0, UUID: "GPU-x", Name: "H200"})
 	w.lift = true
-	<-w.source.added
+	arrived(w, "the GPU to be watched", w.source.added)
 	tell := func(code uint64) {
 		w.source.queue <- inventory.Event{Kind: inventory.XID, UUID: "GPU-x", Code: code}
-		<-w.condemned
-		<-w.opened
+		arrived(w, "the fault to be told", w.condemned)
+		w.opens()
 		w.await(cluster.Ready, "")
 	}
 	tell(48) // it is used for the first time
