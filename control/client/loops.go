@@ -11,9 +11,11 @@ import (
 )
 
 // Beat sends a heartbeat every interval until ctx ends. heard, which may be nil, gets
-// each answer. It returns ctx's cause, or ErrRemoved.
+// each answer. It returns ctx's cause, or ErrRemoved. That the certificate is refused, as
+// after a removal that the node was cut off from, is logged and ends nothing: a clock may be
+// wrong, and requests that it has go on.
 func (c *Client) Beat(ctx context.Context, interval time.Duration, beat func() cluster.Beat, heard func(cluster.BeatReply)) error {
-	failing := false
+	failing, refused := false, false
 	for {
 		began := time.Now()
 		reply, err := c.Heartbeat(ctx, beat())
@@ -22,12 +24,17 @@ func (c *Client) Beat(ctx context.Context, interval time.Duration, beat func() c
 			return context.Cause(ctx)
 		case errors.Is(err, ErrRemoved):
 			return err
+		case errors.Is(err, ErrCertificate):
+			if !refused {
+				c.cfg.Log.Error("the control nodes refuse this node's certificate: it was removed, or clocks differ; it gets nothing new", "err", err)
+			}
+			refused = true
 		case err != nil && !failing:
 			c.cfg.Log.Warn("heartbeat failed", "err", err)
 		case err == nil && failing:
 			c.cfg.Log.Info("heartbeats are heard again")
 		}
-		failing = err != nil
+		failing, refused = err != nil, refused && err != nil
 		if err == nil && heard != nil {
 			heard(reply)
 		}

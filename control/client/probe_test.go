@@ -5,8 +5,11 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -146,6 +149,86 @@ func TestForgedRefusal(t *testing.T) {
 			_ = c.Close()
 			stop()
 			server.Wait()
+		}
+	})
+}
+
+// levels counts the lines of a log.
+type levels struct {
+	slog.Handler
+	warnings, errors atomic.Int32
+}
+
+func (l *levels) Enabled(context.Context, slog.Level) bool { return true }
+func (l *levels) Handle(_ context.Context, r slog.Record) error {
+	switch r.Level {
+	case slog.LevelWarn:
+		l.warnings.Add(1)
+	case slog.LevelError:
+		l.errors.Add(1)
+	}
+	return nil
+}
+
+// A node that was removed while it was cut off hears so in its log, once, and again if it
+// was taken meanwhile; heartbeats go on.
+func TestBeatRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, err := identity.NewAuthority("c", time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var gone, lost atomic.Bool
+		l := memconn.Listen()
+		ctx, stop := context.WithCancel(t.Context())
+		var loops conc.WaitGroup
+		defer loops.Wait()
+		defer stop()
+		server, err := h2.NewServer(h2.Config{TLS: removing(t, a, cluster.Control, "c1", func(string) bool { return gone.Load() }).Server(identity.ProtocolHTTP)},
+			http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		loops.Go(func() { _ = server.Serve(ctx, l) })
+		log := &levels{Handler: slog.DiscardHandler}
+		c, err := New(Config{
+			Credentials: issued(t, a, cluster.Worker, "w"), Control: []string{"c1:1"}, Log: slog.New(log),
+			Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				if lost.Load() {
+					return nil, errors.New("no route")
+				}
+				return l.Dial(ctx)
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		var heard atomic.Int32
+		loops.Go(func() {
+			_ = c.Beat(ctx, 100*time.Millisecond, func() cluster.Beat { return cluster.Beat{Node: "w"} }, func(cluster.BeatReply) { heard.Add(1) })
+		})
+		want := func(warned, refused int32) {
+			t.Helper()
+			<-time.After(10 * time.Second)
+			if w, r := log.warnings.Load(), log.errors.Load(); w != warned || r != refused {
+				t.Errorf("%d warnings and %d refusals are logged, want %d and %d", w, r, warned, refused)
+			}
+		}
+		want(0, 0)
+		for round := range int32(2) { // a refusal may be seen as a lost connection first, so it is cut off before
+			lost.Store(true)
+			c.peers.Reset()
+			want(round+1, round)
+			gone.Store(true)
+			lost.Store(false)
+			want(round+1, round+1)
+			gone.Store(false)
+			before := heard.Load()
+			want(round+1, round+1)
+			if heard.Load() <= before {
+				t.Error("it is not heard again")
+			}
 		}
 	})
 }
