@@ -72,10 +72,7 @@ func TestOperatorsEnd(t *testing.T) {
 // change restores a backup of the state in which something was changed.
 func change(t *testing.T, c *controltest.Cluster, f func(*state.State)) {
 	t.Helper()
-	text, err := c.Leader().Backup(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := c.Backup()
 	backup, s, err := control.ParseBackup(text)
 	if err != nil {
 		t.Fatal(err)
@@ -89,9 +86,7 @@ func change(t *testing.T, c *controltest.Cluster, f func(*state.State)) {
 	if text, err = json.Marshal(backup); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Leader().Restore(t.Context(), text); err != nil {
-		t.Fatal(err)
-	}
+	c.Restore(text)
 }
 
 // The leader forgets a gateway that is lost for a day, and no other node.

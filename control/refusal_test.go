@@ -71,10 +71,7 @@ func (u *unwelcome) removeCutOff() *controltest.Node {
 func TestRemovedWhileCutOff(t *testing.T) {
 	t.Parallel()
 	u := newUnwelcome(t, 3)
-	backup, err := u.Leader().Backup(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	backup := u.Backup()
 	f := u.removeCutOff()
 	if f.Refused() != nil {
 		t.Error("refused while nobody could refuse it")
@@ -90,7 +87,7 @@ func TestRemovedWhileCutOff(t *testing.T) {
 	if n := u.lines(f.ID, "ERROR", refuse); n != 1 || !strings.Contains(u.log.String(), "join again with a new token") {
 		t.Errorf("%d lines: %s", n, u.log)
 	}
-	_, err = f.Propose(t.Context(), command(t, cluster.KindPutDeployment, deployment("d")))
+	_, err := f.Propose(t.Context(), command(t, cluster.KindPutDeployment, deployment("d")))
 	if !errors.Is(err, control.ErrNoLeader) || !strings.Contains(err.Error(), "this node's certificate is refused by") {
 		t.Errorf("a command there: %v", err)
 	}
@@ -101,9 +98,7 @@ func TestRemovedWhileCutOff(t *testing.T) {
 		t.Error("the leader takes itself for refused")
 	}
 	// The removal is taken back.
-	if err := u.Leader().Restore(t.Context(), backup); err != nil {
-		t.Fatal(err)
-	}
+	u.Restore(backup)
 	u.Poll("the node as before", func() bool { who, _ := f.Leader(); return who != "" && f.Refused() == nil })
 	u.AwaitVoters(3)
 	if u.lines(f.ID, "INFO", "do not refuse this node any more") != 1 || u.lines(f.ID, "ERROR", refuse) != 1 {

@@ -333,13 +333,39 @@ func (c *Cluster) Propose(n *Node, kind cluster.Kind, body any) uint64 {
 		c.TB.Fatal(err)
 	}
 	var index uint64
-	c.Poll(string(kind), func() bool {
-		if index, err = n.Propose(context.Background(), command); err != nil && !errors.Is(err, control.ErrNoLeader) {
-			c.TB.Fatalf("%s: %v", kind, err)
+	c.led(string(kind), func() (err error) {
+		index, err = n.Propose(context.Background(), command)
+		return err
+	})
+	return index
+}
+
+// Backup takes a backup at the leader.
+func (c *Cluster) Backup() (backup []byte) {
+	c.TB.Helper()
+	c.led("backup", func() (err error) {
+		backup, err = c.Leader().Backup(context.Background())
+		return err
+	})
+	return backup
+}
+
+// Restore restores a backup at the leader.
+func (c *Cluster) Restore(backup []byte) {
+	c.TB.Helper()
+	c.led("restore", func() error { return c.Leader().Restore(context.Background(), backup) })
+}
+
+// led does what may be repeated until there is a leader for it: on a busy machine one of several nodes may lose its place.
+func (c *Cluster) led(what string, do func() error) {
+	c.TB.Helper()
+	c.Poll(what, func() bool {
+		err := do()
+		if err != nil && !errors.Is(err, control.ErrNoLeader) {
+			c.TB.Fatalf("%s: %v", what, err)
 		}
 		return err == nil
 	})
-	return index
 }
 
 // network is one node's connections, which can be cut.

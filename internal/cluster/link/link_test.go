@@ -96,10 +96,7 @@ func TestEnter(t *testing.T) {
 func TestLink(t *testing.T) {
 	t.Parallel()
 	c := controltest.New(t, 1, nil)
-	backup, err := c.Leader().Backup(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	backup := c.Backup()
 	dir, saved := clustertest.Identity(c, cluster.Worker, "w1")
 	heard := make(chan cluster.BeatReply, 100)
 	l, err := link.New(link.Config{
@@ -127,9 +124,7 @@ func TestLink(t *testing.T) {
 	if loads, err := c.Client(cluster.Admin, "op").Loads(t.Context()); err != nil || loads["w1"].Beat.Loads["r"].Live != 3 {
 		t.Errorf("loads %+v, %v", loads, err)
 	}
-	if err := c.Leader().Restore(t.Context(), backup); err != nil {
-		t.Fatal(err)
-	}
+	c.Restore(backup)
 	c.Await("the node after the restore", there)
 	c.Start("c2")
 	clustertest.Await(t, "both addresses in the file", func() bool {
