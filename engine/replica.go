@@ -133,9 +133,26 @@ func (l *live) fitting(list []subservice.Deployment) (fit []subservice.Deploymen
 func (r *replica) setPhase(p cluster.Phase, why string, left ...cluster.LeftOut) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.note(p, why, left)
+}
+
+// note is setPhase for a caller that holds mu.
+func (r *replica) note(p cluster.Phase, why string, left []cluster.LeftOut) bool {
 	changed := r.phase != p || r.why != why || !slices.Equal(r.left, left)
 	r.phase, r.why, r.left = p, why, left
 	return changed
+}
+
+// explain notes why the replica is no further, and which deployments it leaves out, in the
+// phase that it has by now: its run goes on meanwhile. With no reason any more, that of a
+// replica which does not serve stays. It reports a change.
+func (r *replica) explain(why string, left ...cluster.LeftOut) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if why == "" && r.phase != cluster.Ready {
+		return false
+	}
+	return r.note(r.phase, why, left)
 }
 
 func (r *replica) phaseNow() (cluster.Phase, string) {
@@ -172,15 +189,14 @@ func allLeftOut(faults []error) (list []cluster.LeftOut) {
 // complain tells of something that keeps a running replica from a part of its work; nil
 // that nothing does any more.
 func (r *replica) complain(e *Engine, faults []error) {
-	phase, _ := r.phaseNow()
 	err := errors.Join(faults...)
 	switch {
 	case err != nil:
-		if r.setPhase(phase, reason(err), allLeftOut(faults)...) {
+		if r.explain(reason(err), allLeftOut(faults)...) {
 			e.log.Warn("a deployment is left out", "replica", r.name, "err", err)
 			e.notify()
 		}
-	case r.complained && phase == cluster.Ready && r.setPhase(phase, ""):
+	case r.complained && r.explain(""):
 		e.log.Info("no deployment is left out any more", "replica", r.name)
 		e.notify()
 	}
