@@ -21,8 +21,9 @@ type Conversion struct {
 	Threshold *float64
 }
 
-// Convert reads a published file of torch.save: r2r's dict of settings and state, or a
-// bare state dict of any kind. Nothing in the file is run.
+// Convert reads a published file of torch.save: r2r's dict of settings and state, a bare
+// state dict of any kind, or one in a training script's checkpoint. Nothing in the file is
+// run.
 func Convert(file string, c Conversion) (_ *Checkpoint, err error) {
 	in, err := os.Open(file)
 	if err != nil {
@@ -71,6 +72,8 @@ func convert(name string, in io.ReaderAt, size int64, c Conversion) (*Checkpoint
 		if state == nil {
 			return nil, fmt.Errorf("%w: it has no state_dict", ErrBad)
 		}
+	} else if inner := checkpointState(root); inner != nil {
+		state = inner
 	}
 	if c.Model != "" {
 		s.Model = c.Model
@@ -169,6 +172,39 @@ func sameInputs(items []pickle.Value) bool {
 	return len(items) == 3
 }
 
+// checkpointState is the state dict inside what training scripts save, beside the optimizer's and
+// the epoch; nil if there is none, as in a bare one.
+func checkpointState(root *pickle.Dict) *pickle.Dict {
+	for _, key := range []string{"state_dict", "model_state_dict", "model"} {
+		if v, _ := root.Get(key); v != nil {
+			if d, ok := v.(*pickle.Dict); ok {
+				return d
+			}
+		}
+	}
+	return nil
+}
+
+// wrapping is what torch's wrappers of a whole net (data parallel, compiled) have put before
+// the name of every tensor.
+func wrapping(state *pickle.Dict) (prefix string) {
+	all := func(p string) bool {
+		return len(state.Keys) > 0 && !slices.ContainsFunc(state.Keys, func(key pickle.Value) bool {
+			name, _ := key.(string)
+			return !strings.HasPrefix(name, p)
+		})
+	}
+	for longer := true; longer; {
+		longer = false
+		for _, w := range []string{"module.", "_orig_mod."} {
+			if all(prefix + w) {
+				prefix, longer = prefix+w, true
+			}
+		}
+	}
+	return prefix
+}
+
 // maxState bounds the entries of a state dict.
 const maxState = 1 << 12
 
@@ -179,7 +215,7 @@ func stateTensors(f *pickle.File, state *pickle.Dict) ([]model.Tensor, error) {
 		return nil, fmt.Errorf("%w: a state dict of %d entries, expected at most %d", ErrBad, len(state.Keys), maxState)
 	}
 	var list []model.Tensor
-	total := int64(0)
+	total, wrapped := int64(0), wrapping(state)
 	for _, key := range state.Keys {
 		v, _ := state.Get(key)
 		name, isText := key.(string)
@@ -187,6 +223,7 @@ func stateTensors(f *pickle.File, state *pickle.Dict) ([]model.Tensor, error) {
 		if !isText || !isTensor || len(name) > maxText {
 			return nil, fmt.Errorf("%w: the state dict has %T under %s: expected tensors under their names", ErrBad, v, shown(key))
 		}
+		name = strings.TrimPrefix(name, wrapped)
 		if name == "token_embeddings.weight" || strings.HasSuffix(name, ".num_batches_tracked") {
 			continue
 		}

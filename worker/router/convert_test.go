@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -96,11 +97,99 @@ func saved(t *testing.T, program string) *pickle.Dict {
 	return f.Root.(*pickle.Dict)
 }
 
+// text is a string as pickles have it.
+func text(s string) string {
+	return "X" + string(binary.LittleEndian.AppendUint32(nil, uint32(len(s)))) + s
+}
+
+// changed is a file of torch.save with another program.
+func changed(t *testing.T, file string, change func(program string) string) *bytes.Reader {
+	t.Helper()
+	in, err := zip.OpenReader(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	var b bytes.Buffer
+	out := zip.NewWriter(&b)
+	for _, e := range in.File {
+		r, err := e.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(e.Name, "/data.pkl") {
+			raw = []byte(change(string(raw)))
+		}
+		w, err := out.CreateHeader(&zip.FileHeader{Name: e.Name, Method: zip.Store})
+		if err == nil {
+			_, err = w.Write(raw)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := out.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return bytes.NewReader(b.Bytes())
+}
+
+// TestWrappedStates: what a training script saves of a net that was wrapped is the same net.
+func TestWrappedStates(t *testing.T) {
+	want := read(t, "citer").Tensors()
+	named := func(prefix string) func(string) string {
+		return func(program string) string {
+			for _, x := range want {
+				program = strings.ReplaceAll(program, text(x.Name), text(prefix+x.Name))
+				if layer, ok := strings.CutSuffix(x.Name, "running_mean"); ok {
+					program = strings.ReplaceAll(program, text(layer+"num_batches_tracked"), text(prefix+layer+"num_batches_tracked"))
+				}
+			}
+			return program
+		}
+	}
+	inside := func(key string) func(string) string {
+		return func(program string) string {
+			body := strings.TrimSuffix(strings.TrimPrefix(program, "\x80\x02"), ".")
+			return "\x80\x02}" + text("epoch") + "K\x03s" + text(key) + body + "s."
+		}
+	}
+	for name, tc := range map[string]struct {
+		change func(string) string
+		says   string
+	}{
+		"as it is":              {named(""), ""},
+		"data parallel":         {named("module."), ""},
+		"compiled":              {named("_orig_mod."), ""},
+		"both":                  {named("module._orig_mod."), ""},
+		"part of another net":   {named("head."), "no kind of router"},
+		"in a checkpoint":       {inside("model_state_dict"), ""},
+		"in lightning's":        {inside("state_dict"), ""},
+		"under an unknown name": {inside("net"), "expected tensors under their names"},
+		"both, in a checkpoint": {func(p string) string { return inside("model")(named("_orig_mod.module.")(p)) }, ""},
+	} {
+		in := changed(t, "testdata/citer.pth", tc.change)
+		got, err := convert("x", in, in.Size(), Conversion{Model: "random"})
+		if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%s: %v, want %q", name, err, tc.says)
+		}
+		if err != nil {
+			continue
+		}
+		for i, x := range got.Tensors() {
+			if x.Name != want[i].Name || !bytes.Equal(x.Bytes, want[i].Bytes) {
+				t.Errorf("%s: tensor %s differs from %s", name, x.Name, want[i].Name)
+			}
+		}
+	}
+}
+
 // TestSettings reads what published files say, in the forms that Python has for it.
 func TestSettings(t *testing.T) {
-	text := func(s string) string {
-		return "X" + string(binary.LittleEndian.AppendUint32(nil, uint32(len(s)))) + s
-	}
 	all := text("logits") + text("token") + text("hidden_states")
 	for _, tc := range []struct {
 		name, init, common string // keys and values
