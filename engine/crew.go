@@ -37,7 +37,6 @@ func (e *Engine) crew(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	group := pool.New().WithErrors()
-	defer e.drainedOnce.Do(func() { close(e.drained) })
 	again := time.NewTimer(time.Hour)
 	defer again.Stop()
 	var lost error

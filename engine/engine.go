@@ -382,6 +382,7 @@ func defaults(m *loaded) session.Defaults {
 // which the replicas read until their last step.
 func (e *Engine) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, e.release()) }()
+	defer e.drainedOnce.Do(func() { close(e.drained) }) // the crew may be left behind
 	return e.runAll(ctx, e.runParts)
 }
 

@@ -312,3 +312,32 @@ func TestHungStepHoldsOthersUp(t *testing.T) {
 		close(free)
 	})
 }
+
+// Whoever waits for the end of a drain does not wait for what is left behind after a hang.
+func TestHungStepEndsDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		loads, free := make(chan struct{}), make(chan struct{})
+		c := crewWith(t, 1, func(_ int, cfg *Config) {
+			cfg.newCPU = func(model string, vocab, pages int) (executor.Executor, error) {
+				close(loads)
+				<-free // as a load does that waits for the step
+				return fakes(model, vocab, pages)
+			}
+		}, "0:s-a:tiny-s")
+		at := c.engines[0]
+		c.hung = at
+		<-loads
+		at.Drain()
+		at.noteHang(&replica{name: "b"}, subservice.ErrHung)
+		<-at.closing
+		if err := at.Close(); !errors.Is(err, ErrHung) {
+			t.Errorf("the engine ended with %v", err)
+		}
+		select {
+		case <-at.Drained():
+		default:
+			t.Error("the engine has ended and is not drained")
+		}
+		close(free)
+	})
+}
