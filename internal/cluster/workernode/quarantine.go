@@ -110,21 +110,14 @@ func (n *Node) condemned(d faults.Device, e inventory.Event, bar func()) {
 	}
 }
 
-// bar returns the quarantines of this node's GPUs, by ordinal. What a state has, or has had, is
-// no longer pending. The caller holds ward.mu.
+// bar returns the quarantines of this node's GPUs, by ordinal, by a state and by what it may
+// not have. The caller holds ward.mu.
 func (n *Node) bar(s *state.State) map[int]cluster.Quarantine {
 	out := map[int]cluster.Quarantine{}
 	for _, g := range n.cfg.GPUs {
 		p := n.ward.pending[g.UUID]
-		if p != nil && p.index > 0 && s.Index >= p.index {
-			delete(n.ward.pending, g.UUID)
-			p = nil
-		}
 		q, held := s.QuarantineOf(n.name, g.UUID)
-		if p != nil {
-			p.held = held
-		}
-		if !held && p != nil {
+		if !held && p != nil && !p.knownTo(s) {
 			q, held = p.Quarantine, true
 		}
 		if held {
@@ -132,6 +125,22 @@ func (n *Node) bar(s *state.State) map[int]cluster.Quarantine {
 		}
 	}
 	return out
+}
+
+// knownTo says that a state has the fault, or has had it.
+func (p *pendingFault) knownTo(s *state.State) bool { return p.index > 0 && s.Index >= p.index }
+
+// caughtUp notes the state that the engine's next assignment is of: what that has, or has
+// had, is no longer pending. Only follow calls it, since others may know a newer state than
+// the one that the engine is still to get. The caller holds ward.mu.
+func (n *Node) caughtUp(s *state.State) {
+	for gpu, p := range n.ward.pending {
+		if p.knownTo(s) {
+			delete(n.ward.pending, gpu)
+			continue
+		}
+		_, p.held = s.QuarantineOf(n.name, gpu)
+	}
 }
 
 // tellBarred logs which GPUs are not used from now on, and which are again.

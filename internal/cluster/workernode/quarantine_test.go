@@ -17,6 +17,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/control/state"
 	"github.com/tokenrouter/tokenrouter/cuda/faults"
 	"github.com/tokenrouter/tokenrouter/cuda/inventory"
+	"github.com/tokenrouter/tokenrouter/engine"
 )
 
 // feed is the faults of a machine's GPUs, without GPUs.
@@ -378,5 +379,51 @@ func TestFaultAfterRelease(t *testing.T) {
 	x.drained()
 	if len(w.now().Quarantines) != 0 {
 		t.Error("a fault of before the release counts after it")
+	}
+}
+
+// Somebody who asks how the node is may see a newer state than the one that the engine is given
+// next. The engine does not use the GPU by that.
+func TestFaultOfNewerState(t *testing.T) {
+	w := newTown(t)
+	tie := &tie{town: w, view: w.view(), credentials: w.credentials(cluster.Worker, "w1", nil)}
+	gpus := []cluster.GPU{{UUID: "GPU-a", Name: "fake", Memory: 1 << 37}}
+	log := &notes{}
+	own := engine.Defaults()
+	own.Device = "cpu"
+	n, err := New(Config{
+		Listen: "127.0.0.1:0", Engine: own, Cluster: tie, GPUs: gpus, Log: slog.New(slog.NewTextHandler(log, nil)),
+		Resolve: func(source string) (engine.Model, error) { return engine.Model{Name: source}, nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	w.must(cluster.KindPutNode, cluster.Node{ID: "w1", Role: cluster.Worker, Addr: n.Addr(), Protocol: cluster.Protocol, GPUs: gpus})
+	before := n.State()
+	n.assign(before)
+	n.condemned(faults.Device{UUID: "GPU-a"}, inventory.Event{Kind: inventory.XID, UUID: "GPU-a", Code: 79}, func() {})
+	n.assign(before)
+	for _, p := range n.unreported() {
+		if err := n.tellFault(t.Context(), &p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, s := range []*state.State{before, n.State()} {
+		if len(n.quarantined()) != 1 {
+			t.Error("the node does not know of the quarantine")
+		}
+		n.assign(s)
+	}
+	w.must(cluster.KindReleaseGPU, cluster.Name{Name: "GPU-a"})
+	if n.assign(n.State()); len(n.quarantined()) != 0 || len(n.ward.pending) != 0 {
+		t.Error("the fault outlasts the release")
+	}
+	if in, out := len(log.about(outOfUse)), len(log.about("GPU is out of quarantine")); in != 1 || out != 1 {
+		t.Errorf("the log has %q", log.about("GPU"))
 	}
 }

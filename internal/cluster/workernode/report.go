@@ -36,6 +36,7 @@ func (n *Node) follow(ctx context.Context) error {
 func (n *Node) assign(s *state.State) {
 	n.ward.mu.Lock()
 	defer n.ward.mu.Unlock()
+	n.caughtUp(s)
 	barred := n.bar(s)
 	n.tellBarred(barred)
 	a, refused := n.assignment(s)
