@@ -78,20 +78,21 @@ func TestReportedFaults(t *testing.T) {
 	if !strings.HasPrefix(uuid, "GPU-a0a0a0a0-") {
 		t.Errorf("the faults of %q are watched", uuid)
 	}
-	age := func() { // the GPU has been open for a while
+	since := func(opened time.Time) {
 		e.gpus.mu.Lock()
-		e.gpus.devices[0].opened = e.gpus.devices[0].opened.Add(-settling)
+		e.gpus.devices[0].opened = opened
 		e.gpus.mu.Unlock()
 	}
 	tell := func(code uint64) { source.queue <- inventory.Event{Kind: inventory.XID, UUID: uuid, Code: code} }
-	age()
+	since(time.Now().Add(-settling)) // the GPU has been open for a while
 	tell(31)
 	tell(64)
 	tell(95)
 	<-opened
 	<-loaded
 	<-loaded
-	tell(48) // late news of the same fault
+	since(time.Now().Add(time.Hour)) // however long that took
+	tell(48)                         // late news of the same fault
 	tell(13)
 	if err := e.Close(); err != nil {
 		t.Error(err)
