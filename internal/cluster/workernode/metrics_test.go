@@ -5,6 +5,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/tokenrouter/tokenrouter/control/state"
 )
 
 // What supervisors and load balancers ask for tells the truth from before the first
@@ -30,6 +32,7 @@ func TestProbes(t *testing.T) {
 	want(x, "/healthz", 200, `{"status":"ok"}`)
 	w.awaitReady(1)
 	<-x.Ready()
+	w.await("what cannot be run", func(s *state.State) bool { return len(s.ReplicasOf("nonsense")) == 1 })
 	want(x, "/readyz", 200, `{"status":"ready"}`)
 	want(x, "/health", 200, "ok")
 	want(x, "/metrics", 200, "go_goroutines")

@@ -275,7 +275,14 @@ func TestLastWords(t *testing.T) {
 	x := w.withGPUs("w1", f, log, []string{"GPU-a"}, "tiny-s")
 	w.awaitReady(1)
 	w.mu.Lock()
-	w.down = true
+	w.refuses = func(c *cluster.Command) bool { // until the node has nothing else to do
+		select {
+		case <-x.engine.Drained():
+			return false
+		default:
+			return c.Kind == cluster.KindQuarantine
+		}
+	}
 	w.mu.Unlock()
 	f.xid("GPU-a", 79)
 	for deadline := time.Now().Add(patience); len(x.unknown()) == 0; {
@@ -283,11 +290,6 @@ func TestLastWords(t *testing.T) {
 			t.Fatal("the fault is not noted")
 		}
 	}
-	x.stop()
-	<-x.engine.Drained()
-	w.mu.Lock()
-	w.down = false
-	w.mu.Unlock()
 	x.drained()
 	if _, ok := w.now().Quarantine("GPU-a"); !ok {
 		t.Error("the cluster does not know")

@@ -106,7 +106,7 @@ func TestRemovedWhileItCalls(t *testing.T) {
 		if err == nil {
 			t.Error("a removed gateway's stream has ended well")
 		}
-	case <-time.After(2 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("a removed gateway's stream goes on")
 	}
 	t.Logf("cut after %v", time.Since(removed))
@@ -128,7 +128,7 @@ func TestRemovedWhileItCalls(t *testing.T) {
 	}
 	until := func(what string, ok func() bool) {
 		t.Helper()
-		for deadline := time.After(2 * time.Second); !ok(); {
+		for deadline := time.After(patience); !ok(); {
 			select {
 			case <-time.After(5 * time.Millisecond):
 			case <-deadline:

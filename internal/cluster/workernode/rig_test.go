@@ -46,6 +46,8 @@ type town struct {
 	views    []*client.View
 	// down says that nothing can be changed and nothing is heard.
 	down bool
+	// refuses says of a command that it cannot be made now; nil for none.
+	refuses func(*cluster.Command) bool
 }
 
 func newTown(t *testing.T) *town {
@@ -67,7 +69,7 @@ func newTown(t *testing.T) *town {
 func (w *town) propose(c cluster.Command) (uint64, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.down {
+	if w.down || w.refuses != nil && w.refuses(&c) {
 		return 0, client.ErrNoLeader
 	}
 	if !w.state.Spoken().Has(c.V) {
