@@ -46,8 +46,6 @@ type town struct {
 	views    []*client.View
 	// down says that nothing can be changed and nothing is heard.
 	down bool
-	// refuses says of a command that it cannot be made now; nil for none.
-	refuses func(*cluster.Command) bool
 }
 
 func newTown(t *testing.T) *town {
@@ -69,7 +67,7 @@ func newTown(t *testing.T) *town {
 func (w *town) propose(c cluster.Command) (uint64, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.down || w.refuses != nil && w.refuses(&c) {
+	if w.down {
 		return 0, client.ErrNoLeader
 	}
 	if !w.state.Spoken().Has(c.V) {
@@ -239,6 +237,8 @@ type tie struct {
 	kill chan struct{}
 	// told is how often the cluster was told of a GPU's fault.
 	told atomic.Int32
+	// mute says that it is told in vain, but for last words, which are short of time.
+	mute atomic.Bool
 }
 
 var errKilled = errors.New("killed by the test")
@@ -246,9 +246,12 @@ var errKilled = errors.New("killed by the test")
 func (c *tie) View() *client.View                 { return c.view }
 func (c *tie) Credentials() *identity.Credentials { return c.credentials }
 
-func (c *tie) Propose(_ context.Context, command cluster.Command) (uint64, error) {
+func (c *tie) Propose(ctx context.Context, command cluster.Command) (uint64, error) {
 	if command.Kind == cluster.KindQuarantine {
 		c.told.Add(1)
+		if _, last := ctx.Deadline(); !last && c.mute.Load() {
+			return 0, client.ErrNoLeader
+		}
 	}
 	return c.town.propose(command)
 }
