@@ -117,7 +117,7 @@ func (e *Engine) usesCUDA(ordinal int, m *loaded, insist bool) (bool, error) {
 	}
 	var err error
 	if !e.unseen && (e.noGPU == nil || insist) {
-		_, err = e.gpus.look(ordinal)
+		err = e.gpus.ask(ordinal, func(*cudaexec.Device) error { return nil })
 	} else {
 		err = e.noGPU
 	}
@@ -163,18 +163,16 @@ func (e *Engine) planGPU(ordinal int, group []*loaded) (DevicePlan, error) {
 		Device: fmt.Sprintf("GPU %d", ordinal), Memory: e.cfg.GPUMemory, Free: e.cfg.GPUMemory, Reproducible: e.cfg.Reproducible,
 	}
 	if !e.unseen {
-		device, err := e.gpus.look(ordinal)
+		err := e.gpus.ask(ordinal, func(device *cudaexec.Device) (err error) {
+			d.Device += ", " + device.Name()
+			d.Free, d.Memory, err = device.Memory()
+			return err
+		})
 		if err != nil {
 			return d, err
 		}
-		free, total, err := device.Memory()
-		if err != nil {
-			return d, err
-		}
-		d.Device += ", " + device.Name()
-		d.Memory, d.Free = total, free
 		if e.cfg.GPUMemory > 0 {
-			d.Memory, d.Free = min(total, e.cfg.GPUMemory), min(free, e.cfg.GPUMemory)
+			d.Memory, d.Free = min(d.Memory, e.cfg.GPUMemory), min(d.Free, e.cfg.GPUMemory)
 		}
 	}
 	share := e.cfg.MemoryShare

@@ -116,18 +116,17 @@ func (g *gpus) get(ordinal int) (*gpu, error) {
 	return next, nil
 }
 
-// look opens a GPU and returns its device, for questions. It stays open.
-func (g *gpus) look(ordinal int) (*cudaexec.Device, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	d, err := g.get(ordinal)
+// ask opens a GPU, and asks its device something. It stays open after that.
+func (g *gpus) ask(ordinal int, question func(*cudaexec.Device) error) error {
+	d, err := g.acquire(ordinal) // so that nobody closes it meanwhile
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return d.device, nil
+	defer g.release(d)
+	return question(d.device)
 }
 
-// acquire is look for a replica's run, which must release it.
+// acquire opens a GPU for a replica's run, which must release it.
 func (g *gpus) acquire(ordinal int) (*gpu, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/cuda/faults"
 	"github.com/tokenrouter/tokenrouter/cuda/inventory"
+	"github.com/tokenrouter/tokenrouter/worker/executor/cudaexec"
 )
 
 // ward is an engine with a placement on one simulated GPU, whose owner keeps GPUs in
@@ -214,5 +216,26 @@ func TestQuarantineLiftedAtOnce(t *testing.T) {
 	tell(79)
 	if len(w.opened) != 0 || !w.open() {
 		t.Error("the GPU was lost twice")
+	}
+}
+
+// A GPU that must not be used from now on is not closed while it is asked something.
+func TestQuarantineWhileAsked(t *testing.T) {
+	cfg, _, _, _ := loading(t)
+	g := newEngine(cfg).gpus
+	err := g.ask(0, func(d *cudaexec.Device) error {
+		if g.bar(0, "Xid 64", nil); g.devices[0].device != d {
+			t.Error("it is closed")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if g.devices[0].device != nil || !errors.Is(g.devices[0].fault, errBarred) {
+		t.Error("it is open after that")
+	}
+	if err := g.ask(0, nil); !errors.Is(err, errBarred) {
+		t.Errorf("it is asked again: %v", err)
 	}
 }
