@@ -55,9 +55,13 @@ func (n *Node) retune(ctx context.Context, j *tuner.Job) error {
 		return err
 	}
 	d, ok := n.State().Deployment(j.Deployment)
-	better = better && ok && d.Version == j.Version // else it is for what was
+	stale := !ok || d.Version != j.Version // it is for what was
+	better = better && !stale
 	if better && ctx.Err() == nil {
 		err = n.command(cluster.KindPutTable, "", table)
+	}
+	if stale || again(err) {
+		n.tuner.Discard(j)
 	}
 	n.log.Info("thresholds solved", "deployment", j.Deployment, "live", j.Live, "best", table.B[j.Live-1], "swapped", better && err == nil,
 		"after", time.Since(began))

@@ -83,7 +83,7 @@ func (t *Tuner) Note(now time.Time, m cluster.Measures) {
 }
 
 // Due lists the deployments to solve. What is in the list is not in the next one, unless
-// its inputs move again.
+// its inputs move again, or its job is discarded.
 func (t *Tuner) Due(now time.Time, s *state.State) (jobs []Job) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -107,6 +107,16 @@ func (t *Tuner) Due(now time.Time, s *state.State) (jobs []Job) {
 		}
 	}
 	return jobs
+}
+
+// Discard says that nothing came of a job that Due has listed, for another reason than what
+// Solve has found: its deployment may be in the next list again.
+func (t *Tuner) Discard(j *Job) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if f := t.followed[j.Deployment]; f != nil && f.considered == j.Input {
+		f.considered = nil
+	}
 }
 
 // due looks at one deployment, with t.mu held.

@@ -175,6 +175,29 @@ func TestNoGain(t *testing.T) {
 	}
 }
 
+// What nothing came of is solved again, unless it was solved from something else meanwhile.
+func TestDiscard(t *testing.T) {
+	r := newRig(t)
+	r.measure()
+	j := r.due(true)
+	r.due(false)
+	r.tuner.Discard(&j)
+	again := r.due(true)
+	r.tuner.Discard(&j)
+	r.due(false)
+	r.put(again)
+	r.due(false)
+	r.p = 0.1
+	r.measure()
+	r.due(false)
+	r.measure()
+	j = r.due(true)
+	r.tuner.Discard(&j)
+	r.due(false) // the table in the state is of other inputs, which counts when seen twice
+	r.due(true)
+	r.tuner.Discard(&Job{Deployment: "none"})
+}
+
 // Fixed thresholds, single models and workers that are silent are left alone; another
 // policy is solved anew at once.
 func TestLeftAlone(t *testing.T) {
