@@ -137,13 +137,14 @@ func (e *Engine) recruit(a *Assignment) ([]*replica, error) {
 			continue
 		}
 		if why := a.barred(&p); why != "" {
-			e.keepOut(&p, why)
+			e.keepOut(&p, cluster.Failed, why)
 			continue
 		}
-		if p.Draining {
+		if p.Draining { // what was to begin again, for another reason, has ended instead
+			e.keepOut(&p, cluster.Stopped, "")
 			continue
 		}
-		if f := e.failed[p.Name]; f != nil && !f.barred && f.Generation == p.Generation && time.Since(f.at) < loadAgain {
+		if f := e.failed[p.Name]; f != nil && !f.untried && f.Generation == p.Generation && time.Since(f.at) < loadAgain {
 			continue
 		}
 		r, err := e.enrol(&p)
@@ -232,8 +233,8 @@ func (e *Engine) settle(fresh []*replica, a *Assignment) (settled []*replica, lo
 type failure struct {
 	cluster.ReplicaReport
 	at time.Time
-	// barred says that it was not tried, because its GPU must not be used.
-	barred bool
+	// untried says that nobody tried: its GPU must not be used, or it is to end.
+	untried bool
 }
 
 func (e *Engine) fail(p Placement, err error) {

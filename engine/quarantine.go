@@ -94,13 +94,13 @@ func (r *replica) bar() {
 	}
 }
 
-// keepOut notes why a placement is not even tried.
-func (e *Engine) keepOut(p *Placement, why string) {
+// keepOut notes why a placement is not even tried, in which phase it is therefore.
+func (e *Engine) keepOut(p *Placement, phase cluster.Phase, why string) {
 	why = why[:min(len(why), maxReason)]
-	report := cluster.ReplicaReport{ID: p.Name, Generation: p.Generation, Phase: cluster.Failed, Reason: why}
+	report := cluster.ReplicaReport{ID: p.Name, Generation: p.Generation, Phase: phase, Reason: why}
 	e.mu.Lock()
 	old := e.failed[p.Name]
-	fresh := old == nil || !old.barred || old.Generation != p.Generation || old.Reason != why
+	fresh := old == nil || !old.untried || old.Generation != p.Generation || old.Phase != phase || old.Reason != why
 	if fresh {
 		e.failed[p.Name] = &failure{report, time.Now(), true}
 	}

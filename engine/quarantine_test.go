@@ -239,3 +239,35 @@ func TestQuarantineWhileAsked(t *testing.T) {
 		t.Errorf("it is asked again: %v", err)
 	}
 }
+
+// A replica that was to end anyway has stopped, and is not forgotten, when the quarantine is
+// lifted before it has ended.
+func TestQuarantineLiftedWhileDrained(t *testing.T) {
+	c := newCrewed(t, 1, "0:s-a:tiny-s", "0:l-a:tiny-l")
+	c.await(cluster.Ready, "s-a", "l-a")
+	e, r := c.engines[0], c.engines[0].list()[0]
+	assign := func(draining bool, barred map[int]string) {
+		e.Assign(Assignment{Groups: c.groups, Barred: barred, Placements: []Placement{
+			{Name: "s-a", Generation: 1, Model: Model{Name: "tiny-s"}, GPUs: []int{0}, Draining: draining},
+			{Name: "l-a", Generation: 1, Model: Model{Name: "tiny-l"}},
+		}})
+	}
+	if r.name != "s-a" {
+		r = e.list()[1]
+	}
+	ask := questions(1, 400)[0]
+	ask.IgnoreEOS = true
+	for tok, err := range c.serve("s-a").Generate(t.Context(), ask) {
+		if err != nil {
+			t.Fatal(tok, err)
+		}
+		assign(false, map[int]string{0: "Xid 64"})
+		<-r.drains
+		assign(true, map[int]string{0: "Xid 64"})
+		assign(true, nil)
+		break // nothing is left to do
+	}
+	c.await(cluster.Stopped, "s-a")
+	assign(false, nil)
+	c.await(cluster.Ready, "s-a")
+}
