@@ -167,21 +167,21 @@ func (n *Node) probe(ctx context.Context, nodes []string) map[string]error {
 	return out
 }
 
-// refusedBy notes which of the others refuse this node, and logs what is new.
+// refusedBy notes which of the others refuse this node, and logs what is new first.
 func (n *Node) refusedBy(others, by []string, since time.Time) {
 	before := n.refusal.Load()
 	switch majority := 2*len(by) > len(others); {
 	case majority && before != nil && slices.Equal(before.By, by):
 	case majority:
-		n.refusal.Store(&Refusal{By: by, Since: since})
 		if before == nil {
 			n.log.Error("the other control nodes refuse this node's certificate, and it has no leader. "+
 				"If `trctl cluster status` at one of them does not list this node, it was removed: stop it, empty its directory, join again with a new token. "+
 				"Else the clocks differ, or the others trust another CA",
 				"by", strings.Join(by, ","), "of", strings.Join(others, ","), "since", since)
 		}
+		n.refusal.Store(&Refusal{By: by, Since: since})
 	case before != nil:
-		n.refusal.Store(nil)
 		n.log.Info("the other control nodes do not refuse this node any more", "were", strings.Join(before.By, ","))
+		n.refusal.Store(nil)
 	}
 }

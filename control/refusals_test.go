@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -67,5 +68,28 @@ func TestRefusedByMajority(t *testing.T) {
 		if n.Refused() != nil {
 			t.Errorf("%d of %d: refused with a leader", c.by, c.others)
 		}
+	}
+}
+
+// told calls itself for every line of a log.
+type told func()
+
+func (told) Enabled(context.Context, slog.Level) bool    { return true }
+func (f told) Handle(context.Context, slog.Record) error { f(); return nil }
+func (f told) WithAttrs([]slog.Attr) slog.Handler        { return f }
+func (f told) WithGroup(string) slog.Handler             { return f }
+
+// Who finds that a node is refused, or is not any more, finds it in the log as well.
+func TestRefusalIsLoggedFirst(t *testing.T) {
+	n, lines := &Node{}, 0
+	n.log = slog.New(told(func() {
+		if lines++; (n.Refused() == nil) != (lines == 1) {
+			t.Errorf("line %d comes when the node is refused: %t", lines, n.Refused() != nil)
+		}
+	}))
+	n.refusedBy([]string{"a"}, []string{"a"}, time.Now())
+	n.refusedBy(nil, nil, time.Time{})
+	if lines != 2 || n.Refused() != nil {
+		t.Errorf("%d lines", lines)
 	}
 }
