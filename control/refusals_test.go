@@ -71,18 +71,18 @@ func TestRefusedByMajority(t *testing.T) {
 	}
 }
 
-// told calls itself for every line of a log.
-type told func()
+// onLine calls itself for every line of a log.
+type onLine func()
 
-func (told) Enabled(context.Context, slog.Level) bool    { return true }
-func (f told) Handle(context.Context, slog.Record) error { f(); return nil }
-func (f told) WithAttrs([]slog.Attr) slog.Handler        { return f }
-func (f told) WithGroup(string) slog.Handler             { return f }
+func (onLine) Enabled(context.Context, slog.Level) bool    { return true }
+func (f onLine) Handle(context.Context, slog.Record) error { f(); return nil }
+func (f onLine) WithAttrs([]slog.Attr) slog.Handler        { return f }
+func (f onLine) WithGroup(string) slog.Handler             { return f }
 
 // Who finds that a node is refused, or is not any more, finds it in the log as well.
 func TestRefusalIsLoggedFirst(t *testing.T) {
 	n, lines := &Node{}, 0
-	n.log = slog.New(told(func() {
+	n.log = slog.New(onLine(func() {
 		if lines++; (n.Refused() == nil) != (lines == 1) {
 			t.Errorf("line %d comes when the node is refused: %t", lines, n.Refused() != nil)
 		}
