@@ -47,6 +47,10 @@ type pendingFault struct {
 	held bool
 	// index is that of a state that has the fault; 0 while the cluster does not know of it.
 	index uint64
+	// request is the command's that tells of the first asked faults. It is repeated while only
+	// its answer is missing: the cluster may have it, and somebody have lifted the quarantine.
+	request string
+	asked   int
 }
 
 func newWard(registry *prometheus.Registry, gpus []cluster.GPU) *ward {
@@ -274,7 +278,7 @@ func (n *Node) tellFault(ctx context.Context, p *pendingFault) error {
 		}
 	}
 	if index == 0 {
-		c, err := cluster.NewCommand(cluster.KindQuarantine, link.NewRequest("quarantine"), time.Now(), p.Quarantine)
+		c, err := cluster.NewCommand(cluster.KindQuarantine, n.faultRequest(p), time.Now(), p.Quarantine)
 		if err != nil {
 			return err
 		}
@@ -290,10 +294,25 @@ func (n *Node) tellFault(ctx context.Context, p *pendingFault) error {
 	case now.times == p.times:
 		now.index = index
 	default: // there were more meanwhile, perhaps after a release
-		now.times, now.held = 1, true
+		now.times, now.held, now.asked = 1, true, 0
 		poke(n.ward.unreported)
 	}
 	return nil
+}
+
+// faultRequest is the request by which the cluster is told of a fault: another one once there were
+// more faults.
+func (n *Node) faultRequest(p *pendingFault) string {
+	n.ward.mu.Lock()
+	defer n.ward.mu.Unlock()
+	now := n.ward.pending[p.GPU]
+	if now == nil {
+		return link.NewRequest("quarantine")
+	}
+	if now.asked != p.times {
+		now.request, now.asked = link.NewRequest("quarantine"), p.times
+	}
+	return now.request
 }
 
 // stillHeld returns the index of a state that has a GPU in quarantine and everything that was

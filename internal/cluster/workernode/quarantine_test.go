@@ -2,6 +2,7 @@ package workernode
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -375,13 +376,11 @@ func TestFaultAfterRelease(t *testing.T) {
 	}
 }
 
-// Somebody who asks how the node is may see a newer state than the one that the engine is given
-// next. The engine does not use the GPU by that.
-func TestFaultOfNewerState(t *testing.T) {
-	w := newTown(t)
+// idle is a worker with one GPU of which nothing runs but what a test calls.
+func (w *town) idle(log *notes) (*Node, *tie) {
+	w.t.Helper()
 	tie := &tie{town: w, view: w.view(), credentials: w.credentials(cluster.Worker, "w1", nil)}
 	gpus := []cluster.GPU{{UUID: "GPU-a", Name: "fake", Memory: 1 << 37}}
-	log := &notes{}
 	own := engine.Defaults()
 	own.Device = "cpu"
 	n, err := New(Config{
@@ -389,14 +388,22 @@ func TestFaultOfNewerState(t *testing.T) {
 		Resolve: func(source string) (engine.Model, error) { return engine.Model{Name: source}, nil },
 	})
 	if err != nil {
-		t.Fatal(err)
+		w.t.Fatal(err)
 	}
-	defer func() {
+	w.t.Cleanup(func() {
 		if err := n.Close(); err != nil {
-			t.Error(err)
+			w.t.Error(err)
 		}
-	}()
+	})
 	w.must(cluster.KindPutNode, cluster.Node{ID: "w1", Role: cluster.Worker, Addr: n.Addr(), Protocol: cluster.Protocol, GPUs: gpus})
+	return n, tie
+}
+
+// Somebody who asks how the node is may see a newer state than the one that the engine is given
+// next. The engine does not use the GPU by that.
+func TestFaultOfNewerState(t *testing.T) {
+	w, log := newTown(t), &notes{}
+	n, _ := w.idle(log)
 	before := n.State()
 	n.assign(before)
 	n.condemned(faults.Device{UUID: "GPU-a"}, inventory.Event{Kind: inventory.XID, UUID: "GPU-a", Code: 79}, func() {})
@@ -418,5 +425,42 @@ func TestFaultOfNewerState(t *testing.T) {
 	}
 	if in, out := len(log.about(outOfUse)), len(log.about("GPU is out of quarantine")); in != 1 || out != 1 {
 		t.Errorf("the log has %q", log.about("GPU"))
+	}
+}
+
+// A fault that the cluster was told of, though its answer was lost, does not undo a release: it is
+// told again by the same request. One that comes later is another.
+func TestFaultWithLostAnswer(t *testing.T) {
+	for _, later := range []bool{false, true} {
+		w := newTown(t)
+		n, tie := w.idle(&notes{})
+		fault := func() {
+			n.condemned(faults.Device{UUID: "GPU-a"}, inventory.Event{Kind: inventory.XID, UUID: "GPU-a", Code: 79}, func() {})
+		}
+		tell := func() {
+			for _, p := range n.unreported() {
+				if err := n.tellFault(t.Context(), &p); errors.Is(err, client.ErrNoLeader) != tie.deaf.Load() {
+					t.Errorf("answer lost: %t; %v", tie.deaf.Load(), err)
+				}
+			}
+		}
+		fault()
+		tie.deaf.Store(true)
+		for range 2 {
+			tell()
+		}
+		if len(w.now().Quarantines) != 1 {
+			t.Error("the cluster was not told")
+		}
+		w.must(cluster.KindReleaseGPU, cluster.Name{Name: "GPU-a"})
+		if later {
+			fault()
+		}
+		tie.deaf.Store(false)
+		tell()
+		n.assign(n.State())
+		if q := w.now().Quarantines; (len(q) == 1) != later || len(n.quarantined()) != len(q) || len(n.ward.pending) != 0 {
+			t.Errorf("another fault: %t; quarantines: %v, here %v, pending %v", later, q, n.quarantined(), n.ward.pending)
+		}
 	}
 }

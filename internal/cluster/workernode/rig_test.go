@@ -239,6 +239,8 @@ type tie struct {
 	told atomic.Int32
 	// mute says that it is told in vain, but for last words, which are short of time.
 	mute atomic.Bool
+	// deaf says that its answers are lost.
+	deaf atomic.Bool
 }
 
 var errKilled = errors.New("killed by the test")
@@ -253,7 +255,11 @@ func (c *tie) Propose(ctx context.Context, command cluster.Command) (uint64, err
 			return 0, client.ErrNoLeader
 		}
 	}
-	return c.town.propose(command)
+	index, err := c.town.propose(command)
+	if command.Kind == cluster.KindQuarantine && c.deaf.Load() {
+		return 0, client.ErrNoLeader
+	}
+	return index, err
 }
 
 func (c *tie) Index(context.Context) (uint64, error) {
