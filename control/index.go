@@ -3,7 +3,6 @@ package control
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/control/client"
@@ -28,14 +27,10 @@ func (n *Node) acknowledged(ctx context.Context) (uint64, error) {
 		return 0, errors.Join(client.ErrNotLeader, err)
 	}
 	// What leaders before it have acknowledged is in its log, but perhaps not applied yet.
-	select {
-	case <-reign.synced:
-		return n.State().Index, nil // its own are applied before they are acknowledged
-	case <-reign.ctx.Done():
-		return 0, client.ErrNotLeader
-	case <-ctx.Done():
-		return 0, fmt.Errorf("%w: %w", ErrNoLeader, context.Cause(ctx))
+	if err := reign.settled(ctx); err != nil {
+		return 0, err
 	}
+	return n.State().Index, nil // its own are applied before they are acknowledged
 }
 
 // leads has a majority confirm that this node leads: another one may by now, and acknowledge.

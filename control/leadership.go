@@ -3,9 +3,12 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/tokenrouter/tokenrouter/control/client"
 )
 
 // reign is a time with one leader, or with none.
@@ -28,6 +31,18 @@ func (r *reign) current() bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// settled waits until this node, which leads, has all that was committed before its reign.
+func (r *reign) settled(ctx context.Context) error {
+	select {
+	case <-r.synced:
+		return nil
+	case <-r.ctx.Done():
+		return client.ErrNotLeader
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ErrNoLeader, context.Cause(ctx))
 	}
 }
 

@@ -283,8 +283,14 @@ func (n *Node) serveStatus(ctx context.Context, c *call) (any, error) {
 	if !c.hop {
 		return n.LeaderStatus(ctx), nil
 	}
-	if _, self := n.Leader(); !self {
+	r, _ := n.leader.now()
+	if !r.self {
 		return nil, client.ErrNotLeader
+	}
+	// Who asks takes what is applied here for all that was committed (Sync): a new leader has
+	// what those before it have acknowledged in its log, but perhaps not in its state.
+	if err := r.settled(ctx); err != nil {
+		return nil, err
 	}
 	return n.Status(), nil
 }
