@@ -10,6 +10,10 @@ import (
 	"time"
 
 	"github.com/sourcegraph/conc"
+
+	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/control/client"
+	"github.com/tokenrouter/tokenrouter/control/state"
 )
 
 // flood is a connection that has always something to read.
@@ -63,7 +67,7 @@ func TestMessagesFit(t *testing.T) {
 // Nothing that this node waits for on a connection, or for one, outlasts the fence.
 func TestFence(t *testing.T) {
 	dials := make(chan struct{})
-	s := newStream(&Config{Log: slog.New(slog.DiscardHandler), Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	s := newStream(&Config{Log: slog.New(slog.DiscardHandler), View: client.NewView(), Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		close(dials)
 		<-ctx.Done()
 		return nil, context.Cause(ctx)
@@ -95,5 +99,48 @@ func TestFence(t *testing.T) {
 	}
 	if s.add(&capped{stream: s, node: "c2", dialed: true}) {
 		t.Error("a connection was taken after the fence")
+	}
+}
+
+// A connection of a node that was removed since somebody looked who it is, and after those
+// that it had were closed, is not taken.
+func TestConnectionOfRemovedNode(t *testing.T) {
+	view := client.NewView()
+	s := newStream(&Config{Log: slog.New(slog.DiscardHandler), View: view}, nil)
+	take := func(dialed bool) bool {
+		near, far := net.Pipe()
+		t.Cleanup(func() { _ = errors.Join(near.Close(), far.Close()) })
+		return s.add(&capped{Conn: near, stream: s, node: "c2", dialed: dialed})
+	}
+	if !take(false) || !take(true) {
+		t.Fatal("the connections of a node that is there are not taken")
+	}
+	for _, c := range []struct {
+		kind cluster.Kind
+		body any
+	}{
+		{cluster.KindInit, cluster.Cluster{ID: "c"}}, {cluster.KindPutNode, cluster.Node{ID: "c1", Role: cluster.Control, Addr: "a:1", Protocol: 1}},
+		{cluster.KindPutNode, cluster.Node{ID: "c2", Role: cluster.Control, Addr: "a:2", Protocol: 1}},
+		{cluster.KindRemoveNode, cluster.Name{Name: "c2"}},
+	} {
+		command, err := cluster.NewCommand(c.kind, "", epoch, c.body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next, err := state.Apply(view.State(), view.State().Index+1, command)
+		if err != nil {
+			t.Fatal(err)
+		}
+		view.Publish(next)
+	}
+	s.closeAll(view.Removed)
+	if len(s.open) != 1 {
+		t.Errorf("%d connections are open", len(s.open))
+	}
+	if take(false) {
+		t.Error("a connection of a removed node is taken")
+	}
+	if !take(true) {
+		t.Error("the node cannot be told that it was removed")
 	}
 }

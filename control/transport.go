@@ -111,18 +111,22 @@ func (s *stream) admit(conn net.Conn) (c *capped, peer string, err error) {
 	switch {
 	case name.Role != cluster.Control:
 		err = errNoControl
+	case s.add(c):
 	case s.view.Removed(name.Node):
 		err = errRemoved
-	case !s.add(c):
+	default:
 		err = errTooMany
 	}
 	return c, peer, err
 }
 
+// add takes a connection, unless there must be no more of them. Who was removed is refused
+// under the lock: the one who closes the connections of removed nodes, once the state says
+// so, takes it as well, and would miss one that was judged before and is noted after.
 func (s *stream) add(c *capped) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.fenced {
+	if s.fenced || !c.dialed && s.view.Removed(c.node) {
 		return false
 	}
 	n := 0
