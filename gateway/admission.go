@@ -8,8 +8,9 @@ import (
 // admission bounds the answers in flight and lets the gateway drain.
 type admission struct {
 	limit int
-	// stopped is closed when requests still in flight must end. Closed by stop.
-	stopped chan struct{}
+	// stopping ends when requests still in flight must end. Ended by stop, which is called once.
+	stopping context.Context
+	stop     context.CancelFunc
 
 	mu       sync.Mutex
 	inFlight int
@@ -19,7 +20,9 @@ type admission struct {
 }
 
 func newAdmission(limit int) *admission {
-	return &admission{limit: limit, stopped: make(chan struct{}), idle: make(chan struct{})}
+	a := &admission{limit: limit, idle: make(chan struct{})}
+	a.stopping, a.stop = context.WithCancel(context.Background())
+	return a
 }
 
 // acquire takes n places, or returns errDraining or tooMany. It never waits.
@@ -72,5 +75,13 @@ func (a *admission) wait(ctx context.Context) {
 	}
 }
 
-// stop ends the requests in flight. It is called once.
-func (a *admission) stop() { close(a.stopped) }
+// within returns a context that ends with ctx, or because of errDraining when requests in
+// flight must end. The function releases it.
+func (a *admission) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	forget := context.AfterFunc(a.stopping, func() { cancel(errDraining) })
+	return ctx, func() {
+		forget()
+		cancel(nil)
+	}
+}

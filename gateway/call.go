@@ -133,7 +133,7 @@ func (c *call) deliver(ctx context.Context, out output) error {
 			}
 		case <-ctx.Done():
 			return endCause(ctx)
-		case <-c.g.admission.stopped:
+		case <-c.g.admission.stopping.Done():
 			return errDraining
 		}
 		beat.reset()

@@ -122,7 +122,9 @@ func (g *Gateway) recite(c echo.Context, d *session.Served, prompt generate.Requ
 		return nil, err
 	}
 	defer g.admission.release(1)
-	ctx, cancel := context.WithTimeoutCause(c.Request().Context(), g.cfg.RequestTimeout, errTimeout)
+	ctx, release := g.admission.within(c.Request().Context())
+	defer release()
+	ctx, cancel := context.WithTimeoutCause(ctx, g.cfg.RequestTimeout, errTimeout)
 	defer cancel()
 	s := session.New(&g.cfg.Session, d, &requests[0])
 	defer s.Close()

@@ -1,10 +1,17 @@
 package gateway
 
 import (
+	"context"
+	"io"
 	"net/http"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/sourcegraph/conc"
 
 	"github.com/tokenrouter/tokenrouter/api/generate"
+	"github.com/tokenrouter/tokenrouter/gateway/session"
 	"github.com/tokenrouter/tokenrouter/gateway/session/sessiontest"
 )
 
@@ -75,5 +82,35 @@ func TestTokenizeWithKeys(t *testing.T) {
 	wantError(t, "another's model", resp, body, 403, "key_not_allowed", "model")
 	if _, body := f.send("GET", "/v1/models/tinny", "", h); body != `{"error":{"message":"the model \"tinny\" does not exist; GET /v1/models lists those that do","type":"invalid_request_error","param":"model","code":"model_not_found"}}` {
 		t.Errorf("names of others: %s", body)
+	}
+}
+
+// What counts tokens ends with the drain, and is told so, as others are.
+func TestTokenizeEndsWithDrain(t *testing.T) {
+	e := &sessiontest.Entry{ID: "e1", Script: sessiontest.Words(1), Added: func(ctx context.Context) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}}
+	url, stop, ended := run(t, Config{Deployments: []session.Deployment{deploy(e)}, DrainTimeout: time.Millisecond})
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	var asking conc.WaitGroup
+	defer asking.Wait()
+	asking.Go(func() {
+		resp, err := client.Post(url+pathTokenize, "application/json", strings.NewReader(`{"prompt":"a"}`))
+		if err != nil {
+			t.Errorf("it was cut off: %v", err)
+			return
+		}
+		defer func() { _ = resp.Body.Close() }()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(body), `"code":"draining"`) {
+			t.Errorf("%d %s, %v", resp.StatusCode, body, err)
+		}
+	})
+	eventually(t, "the entry works", func() bool { return e.Active.Load() == 1 })
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("Run: %v", err)
 	}
 }
