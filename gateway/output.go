@@ -1,8 +1,10 @@
 package gateway
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -74,13 +76,14 @@ func (c *client) guard() {
 	}
 }
 
-// failure stops the watchdog after a write and says what the write amounts to.
+// failure stops the watchdog after a write and says what the write amounts to. On a machine
+// that was held up the deadline may come before the watchdog, which was due earlier.
 func (c *client) failure(err error) error {
 	if c.watchdog != nil {
 		c.watchdog.Stop()
 	}
 	switch {
-	case c.fired.Load() && !c.told:
+	case (c.fired.Load() || errors.Is(err, os.ErrDeadlineExceeded)) && !c.told:
 		return errTooSlow
 	case err != nil:
 		return fmt.Errorf("%w: %w", errClientGone, err)

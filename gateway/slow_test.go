@@ -2,9 +2,13 @@ package gateway
 
 import (
 	"bufio"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -125,4 +129,24 @@ func TestTooSlowIsTold(t *testing.T) {
 		t.Errorf("the last of %d events: %+v", len(chunks), last)
 	}
 	eventually(t, "the cause is counted", func() bool { return f.metric("trctl_gateway_ended_total", "cause=too_slow") == 1 })
+}
+
+// late is a response writer whose deadline has passed.
+type late struct{ *recorder }
+
+func (late) Write([]byte) (int, error) { return 0, fmt.Errorf("write: %w", os.ErrDeadlineExceeded) }
+
+// A client that does not read is too slow, and has not gone, also when the deadline of the
+// write comes before the watchdog, as it may on a machine that was held up.
+func TestDeadlineBeforeWatchdog(t *testing.T) {
+	cfg := Config{SlowAfter: time.Hour, WriteTimeout: time.Hour}
+	c := newClient(late{&recorder{ResponseRecorder: httptest.NewRecorder()}}, &cfg)
+	c.watch(func() { t.Error("the watchdog has fired") })
+	if err := c.write([]byte("x")); !errors.Is(err, errTooSlow) {
+		t.Errorf("error %v, want %v", err, errTooSlow)
+	}
+	c.told = true // it may not read that either, and then it is let go
+	if err := c.write([]byte("x")); !errors.Is(err, errClientGone) {
+		t.Errorf("error %v, want %v", err, errClientGone)
+	}
 }
