@@ -3,11 +3,16 @@ package gateway
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/tokenrouter/tokenrouter/api/generate"
+	"github.com/tokenrouter/tokenrouter/gateway/session"
 	"github.com/tokenrouter/tokenrouter/gateway/session/sessiontest"
 )
 
@@ -224,16 +229,26 @@ func TestParametersReachEntry(t *testing.T) {
 
 // TestStallMoves has one of two entries fall silent in the middle of an answer.
 func TestStallMoves(t *testing.T) {
-	never := make(chan struct{})
-	s := sessiontest.Words(4)
-	hung := &sessiontest.Entry{ID: "hung", Script: s, Gate: waitAt(2, never)}
-	f := start(t, func(c *Config) { c.Session.StallAfter = 20 * time.Millisecond }, hung, &sessiontest.Entry{ID: "good", Script: s})
-	for range 2 {
-		if _, body := f.post(chatPath, `{`+hi+`,"stream":true}`); joined(events(t, body), 0) != s.Text() {
-			t.Errorf("stream: %s", body)
+	synctest.Test(t, func(t *testing.T) {
+		never := make(chan struct{})
+		s := sessiontest.Words(4)
+		hung, good := &sessiontest.Entry{ID: "hung", Script: s, Gate: waitAt(2, never)}, &sessiontest.Entry{ID: "good", Script: s}
+		f := &fixture{t: t, registry: prometheus.NewRegistry()}
+		g, err := New(Config{
+			Deployments: []session.Deployment{deploy(hung, good)}, Metrics: f.registry, Session: session.Config{StallAfter: 20 * time.Millisecond},
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	if got := f.metric("trctl_gateway_resubmissions_total", "reason=stalled"); got != 1 {
-		t.Errorf("%g re-submissions", got)
-	}
+		for range 2 {
+			w := &recorder{ResponseRecorder: httptest.NewRecorder()}
+			g.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "POST", chatPath, strings.NewReader(`{`+hi+`,"stream":true}`)))
+			if body := w.Body.String(); joined(events(t, body), 0) != s.Text() {
+				t.Errorf("stream: %s", body)
+			}
+		}
+		if got := f.metric("trctl_gateway_resubmissions_total", "reason=stalled"); got != 1 {
+			t.Errorf("%g re-submissions", got)
+		}
+	})
 }
