@@ -194,6 +194,31 @@ func TestPull(t *testing.T) {
 	}
 }
 
+// Files of the same content are one blob in the cache, which is fetched once.
+func TestPullEqualFiles(t *testing.T) {
+	for range 10 {
+		h := newFakeHub(t)
+		shard := h.files["model.safetensors"]
+		delete(h.files, "model.safetensors")
+		h.files["model.safetensors.index.json"] = `{"weight_map":{}}`
+		for i := range 8 {
+			h.files[fmt.Sprintf("model-%d-of-8.safetensors", i+1)] = shard
+		}
+		p, err := h.client(func(cfg *Config) { cfg.Files = 8 }).Pull(t.Context(), model(t), t.TempDir(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Fetched != 4 || len(h.gets) != 5 {
+			t.Errorf("%d files were fetched, by requests %v", p.Fetched, h.gets)
+		}
+		for _, f := range p.Files {
+			if got, err := os.ReadFile(filepath.Join(p.Dir, f.Name)); err != nil || string(got) != h.files[f.Name] || f.SHA256 != digest(h.files[f.Name]) {
+				t.Errorf("%s: %d bytes, %v", f.Name, len(got), err)
+			}
+		}
+	}
+}
+
 func TestFaults(t *testing.T) {
 	loop := func(_ int, w http.ResponseWriter, r *http.Request, _ string) bool {
 		http.Redirect(w, r, r.URL.String(), http.StatusFound)

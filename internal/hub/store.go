@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/sourcegraph/conc/pool"
 )
@@ -48,12 +49,15 @@ func (c *Client) Pull(ctx context.Context, id ID, cache, dir string) (*Pulled, e
 		out.Dir = filepath.Join(root, "snapshots", l.Commit)
 	}
 	fetched := make([]bool, len(l.Files))
+	turns := turnsOf(l.Files)
 	p := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError().WithMaxGoroutines(c.cfg.Files)
 	for i := range l.Files {
 		p.Go(func(ctx context.Context) error {
 			f := &l.Files[i]
 			path := filepath.Join(out.Dir, f.Name)
 			if dir == "" {
+				turns[i].Lock()
+				defer turns[i].Unlock()
 				path = filepath.Join(root, "blobs", f.etag())
 			}
 			if err := ensureDir(path); err != nil {
@@ -87,6 +91,21 @@ func (c *Client) Pull(ctx context.Context, id ID, cache, dir string) (*Pulled, e
 		return out, writeRef(root, id.Revision, l.Commit)
 	}
 	return out, nil
+}
+
+// turnsOf gives files of the same content one lock: they are one blob in a cache, which
+// the first of them brings and the others find.
+func turnsOf(files []File) []*sync.Mutex {
+	byDigest := map[string]*sync.Mutex{}
+	out := make([]*sync.Mutex, len(files))
+	for i := range files {
+		of := files[i].etag()
+		if byDigest[of] == nil {
+			byDigest[of] = new(sync.Mutex)
+		}
+		out[i] = byDigest[of]
+	}
+	return out
 }
 
 // folder is a model's place in a cache.
