@@ -202,6 +202,10 @@ func (n *Node) Backup(ctx context.Context) ([]byte, error) {
 	return newBackup(n.State(), time.Now())
 }
 
+// restoreRoom is by how much at least a restored state is ahead of the log. What happens
+// between the last look at the log and the restoration has a quarter of it.
+const restoreRoom = uint64(4096)
+
 // restoreTimeout bounds the time until a majority has a restored backup.
 const restoreTimeout = 30 * time.Second
 
@@ -231,10 +235,14 @@ func (n *Node) Restore(ctx context.Context, backup []byte) error {
 		return ErrNoLeader
 	}
 	s.History = newID("restored")
-	s.Index = max(s.Index, r.LastIndex()+1)
 	var out strings.Builder
-	if err := writeSnapshot(&out, s); err != nil {
-		return err
+	// Indices grow: what others have done while the state was encoded must not get beyond it.
+	for room := restoreRoom; out.Len() == 0 || r.LastIndex()+room/4 > s.Index; room *= 2 {
+		s.Index = max(s.Index, r.LastIndex()+room)
+		out.Reset()
+		if err := writeSnapshot(&out, s); err != nil {
+			return err
+		}
 	}
 	meta := &raft.SnapshotMeta{Version: raft.SnapshotVersionMax, Index: s.Index, Size: int64(out.Len())}
 	if err := r.Restore(meta, strings.NewReader(out.String()), restoreTimeout); err != nil {
