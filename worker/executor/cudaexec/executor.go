@@ -180,12 +180,12 @@ func (e *Executor) Info() executor.Info { return e.info }
 // Plan is where the memory went.
 func (e *Executor) Plan() Plan { return e.plan }
 
-// Stats implements executor.Executor.
+// Stats implements executor.Executor. What Shutdown changes it does not read.
 func (e *Executor) Stats() executor.Stats {
 	return executor.Stats{
 		Steps: e.steps.Load(), Tokens: e.tokens.Load(), Rows: e.rows.Load(), StepTime: time.Duration(e.busy.Load()), Replays: e.replays.Load(),
 		OpenSlots:   int(e.openSlots.Load()),
-		MemoryBytes: map[string]int64{"weights": e.plan.Weights, "kv": e.plan.KV(), "activations": e.plan.buffers, "graphs": e.graphs.bytes},
+		MemoryBytes: map[string]int64{"weights": e.plan.Weights, "kv": e.plan.KV(), "activations": e.plan.buffers, "graphs": e.plan.graphs},
 	}
 }
 

@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/sourcegraph/conc"
 
 	"github.com/tokenrouter/tokenrouter/api/sampling"
 	"github.com/tokenrouter/tokenrouter/cuda/cublaslt/cublaslttest"
@@ -69,6 +72,31 @@ func TestNewReleasesEverything(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// Whoever asks for the numbers may do so while the executor is shut down, and afterwards.
+func TestStatsWhileShutDown(t *testing.T) {
+	f := drivertest.New(t, drivertest.Options{Memory: 8 << 30, GraphBytes: 1 << 10})
+	d, err := NewDevice(f.MustContext(t, 0), blanks{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := fakeConfig()
+	cfg.Eager = false
+	e, err := New(t.Context(), cfg, d, Dummy("odd", oddConfig(), 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, meanwhile := e.Stats(), executor.Stats{}
+	var asking conc.WaitGroup
+	asking.Go(func() { meanwhile = e.Stats() })
+	if err := e.Shutdown(); err != nil {
+		t.Error(err)
+	}
+	asking.Wait()
+	if after := e.Stats(); before.MemoryBytes["graphs"] == 0 || !reflect.DeepEqual(meanwhile, before) || !reflect.DeepEqual(after, before) {
+		t.Errorf("%+v, then %+v, then %+v", before, meanwhile, after)
 	}
 }
 
