@@ -267,6 +267,11 @@ func (n *Node) look(r *raft.Raft) {
 	if self && r.State() != raft.Leader {
 		addr, id, self = "", "", false
 	}
+	if reign, _ := n.leader.now(); self && !reign.self {
+		// Before anybody is served: what is left of an earlier reign here is out of date.
+		n.heard.reset()
+		n.rates.reset(time.Now(), n.cfg.Self.ID, r.CurrentTerm())
+	}
 	if n.leader.set(string(id), addr, self) {
 		n.log.Info("leader changed", "leader", string(id), "self", self, "term", r.CurrentTerm())
 	}

@@ -51,13 +51,10 @@ func (n *Node) govern(ctx context.Context) error {
 
 // reconcile works until the reign ends. What fails is tried again with the next tick.
 func (n *Node) reconcile(ctx context.Context) {
-	now := time.Now()
-	n.heard.reset()
 	r := n.raft.Load()
 	if r == nil {
 		return
 	}
-	n.rates.reset(now, n.cfg.Self.ID, r.CurrentTerm())
 	// Everything that was committed before this reign must be in the state first.
 	for r.Barrier(n.cfg.Election).Error() != nil {
 		if ctx.Err() != nil {
