@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -42,12 +43,8 @@ func TestLife(t *testing.T) {
 		t.Fatalf("cluster %v %v", own, ok)
 	}
 
-	// What a follower was told is seen there, and everywhere.
 	f := c.Follower()
-	index := c.Propose(f, cluster.KindPutDeployment, deployment("one"))
-	if s := f.State(); s.Index < index || !has("one")(s) {
-		t.Errorf("the follower does not see what it was told")
-	}
+	c.Propose(f, cluster.KindPutDeployment, deployment("one"))
 	c.Await("deployment one", has("one"))
 
 	// The same request changes nothing the second time, and has the same result.
@@ -109,6 +106,20 @@ func TestLife(t *testing.T) {
 	}
 	c.Propose(survivor, cluster.KindPutDeployment, deployment("four"))
 	c.Await("deployment four", has("four"))
+}
+
+// What a follower was told is seen there, once it has answered.
+func TestFollowerSeesWhatItWasTold(t *testing.T) {
+	t.Parallel()
+	// It waits for that for Patience at most.
+	c := controltest.New(t, 3, func(cfg *control.Config) { cfg.Patience = controltest.Patience })
+	for i := range 5 {
+		f, name := c.Follower(), fmt.Sprint("d", i)
+		index := c.Propose(f, cluster.KindPutDeployment, deployment(name))
+		if s := f.State(); s.Index < index || !has(name)(s) {
+			t.Errorf("the follower does not see %s", name)
+		}
+	}
 }
 
 // The whole cluster stops and starts again, with the same state.

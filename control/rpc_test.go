@@ -383,6 +383,18 @@ func TestSlices(t *testing.T) {
 	c.Propose(c.Leader(), cluster.KindPutKey, cluster.Key{ID: "k", MAC: make([]byte, 32), RequestsPerMinute: 1000})
 	c.Propose(c.Leader(), cluster.KindPutKey, cluster.Key{ID: "revoked", MAC: make([]byte, 32), RequestsPerMinute: 1000})
 	c.Propose(c.Leader(), cluster.KindRevokeKey, cluster.Name{Name: "revoked"})
+	slice := func(g *client.Client, ask cluster.SliceAsk) (out cluster.Slice, err error) {
+		c.Poll("a leader's word", func() bool { out, err = g.Slice(t.Context(), ask); return !errors.Is(err, client.ErrNoLeader) })
+		return out, err
+	}
+	// The leader is new: the one before it was so before this began.
+	old, admin := c.Leader(), c.Client(cluster.Admin, "a")
+	began := time.Now()
+	c.Poll("a new leader", func() bool {
+		_ = admin.Transfer(t.Context(), "") // it fails while nobody else is there
+		leader, _ := old.Leader()
+		return leader != "" && leader != old.ID
+	})
 	var given int64
 	for i, n := range c.Nodes() {
 		id := string(rune('a' + i))
@@ -391,7 +403,7 @@ func TestSlices(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = g.Close() }()
-		s, err := g.Slice(t.Context(), cluster.SliceAsk{Gateway: id, Key: "k", Want: cluster.Amount{Requests: 30}})
+		s, err := slice(g, cluster.SliceAsk{Gateway: id, Key: "k", Want: cluster.Amount{Requests: 30}})
 		if err != nil || s.Leader != c.Leader().ID || s.Term == 0 {
 			t.Errorf("slice %+v, %v", s, err)
 		}
@@ -405,12 +417,13 @@ func TestSlices(t *testing.T) {
 			{cluster.SliceAsk{Gateway: "other", Key: "k"}, client.ErrForbidden},
 			{cluster.SliceAsk{Gateway: id, Key: "k", Want: cluster.Amount{Requests: -1}}, client.ErrBadRequest},
 		} {
-			if _, err := g.Slice(t.Context(), bad.ask); !errors.Is(err, bad.want) {
+			if _, err := slice(g, bad.ask); !errors.Is(err, bad.want) {
 				t.Errorf("%+v: %v, want %v", bad.ask, err, bad.want)
 			}
 		}
 	}
-	if given != 50 { // the leader is new
+	const fresh = 3 * time.Second // of a leader; on a busy machine it may have passed
+	if given != 50 && time.Since(began) < fresh {
 		t.Errorf("%d were given, want a twentieth of the rate", given)
 	}
 }

@@ -20,7 +20,8 @@ import (
 // goes, the memory comes back, the leader stays.
 func TestHostileRaft(t *testing.T) {
 	c := controltest.New(t, 3, func(cfg *control.Config) {
-		cfg.Heartbeat, cfg.Election, cfg.Lease = 600*time.Millisecond, 600*time.Millisecond, 600*time.Millisecond
+		// Long enough that a busy machine does not look like a leader that is gone.
+		cfg.Heartbeat, cfg.Election, cfg.Lease = 2*time.Second, 2*time.Second, 1800*time.Millisecond
 	})
 	leader := c.Leader()
 	term := leader.Status().Term
