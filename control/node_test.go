@@ -111,8 +111,8 @@ func TestLife(t *testing.T) {
 // What a follower was told is seen there, once it has answered.
 func TestFollowerSeesWhatItWasTold(t *testing.T) {
 	t.Parallel()
-	// It waits for that for Patience at most.
-	c := controltest.New(t, 3, func(cfg *control.Config) { cfg.Patience = controltest.Patience })
+	// It waits for that for Patience at most. So does a new node for a leader before it asks others.
+	c := controltest.New(t, 3, func(cfg *control.Config) { cfg.Patience = 5 * time.Second })
 	for i := range 5 {
 		f, name := c.Follower(), fmt.Sprint("d", i)
 		index := c.Propose(f, cluster.KindPutDeployment, deployment(name))
