@@ -106,9 +106,7 @@ func TestRemovedWhileDown(t *testing.T) {
 	if err := second.end(); !errors.Is(err, context.Canceled) {
 		t.Errorf("Run: %v", err)
 	}
-	if _, err := first.client.Propose(t.Context(), cluster.KindRemoveNode, "r", cluster.Name{Name: "second"}); err != nil {
-		t.Fatal(err)
-	}
+	first.remove("second")
 	awaitVoters(t, first, 2)
 	again := run(t, dir2, saved2)
 	if status, text := again.get("/readyz"); status != http.StatusServiceUnavailable {
