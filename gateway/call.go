@@ -22,6 +22,9 @@ type call struct {
 	choices []*choice
 	feed    *session.Feed
 	series  *session.Series
+	// letGo gives back what the call has of its key's bounds. It is called before the client
+	// hears of the end, since it may then ask again at once.
+	letGo func()
 
 	id      string // of the answer, as the client sees it
 	arrived time.Time
@@ -123,6 +126,9 @@ func (c *call) deliver(ctx context.Context, out output) error {
 				if err := c.take(&events[i], out); err != nil {
 					return err
 				}
+			}
+			if c.running == 0 {
+				c.letGo()
 			}
 			if err := out.flush(); err != nil {
 				return err

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"sync"
 
 	"github.com/labstack/echo/v4"
 
@@ -136,7 +137,12 @@ func (g *Gateway) serve(c echo.Context, d *session.Served, kind openai.Kind, o *
 	if err != nil {
 		return err
 	}
-	defer func() { settle(call.usedTokens()) }()
+	settled := sync.OnceFunc(func() { settle(call.usedTokens()) })
+	defer settled()
+	call.letGo = func() {
+		settled()
+		leave()
+	}
 	if err := g.admission.acquire(n); err != nil {
 		return err
 	}
@@ -159,6 +165,7 @@ func (g *Gateway) serve(c echo.Context, d *session.Served, kind openai.Kind, o *
 			return err
 		}
 		ended.cause, ended.err = causeOf(err), err
+		call.letGo()
 		ended.status = out.fail(publicError(err))
 		return nil
 	}

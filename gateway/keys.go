@@ -120,7 +120,7 @@ type concurrency struct {
 	by map[string]int
 }
 
-// acquire takes n places of a holder, or refuses.
+// acquire takes n places of a holder, or refuses. release may be called again.
 func (c *concurrency) acquire(h *Holder, n int) (release func(), err error) {
 	if h == nil || h.Concurrency == 0 {
 		return func() {}, nil
@@ -137,11 +137,11 @@ func (c *concurrency) acquire(h *Holder, n int) (release func(), err error) {
 		c.by = map[string]int{}
 	}
 	c.by[h.ID] += n
-	return func() {
+	return sync.OnceFunc(func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.by[h.ID] -= n; c.by[h.ID] == 0 {
 			delete(c.by, h.ID)
 		}
-	}, nil
+	}), nil
 }

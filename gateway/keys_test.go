@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -118,6 +119,55 @@ func TestConcurrencyOfAKey(t *testing.T) {
 	}
 	if err := first.Body.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// hooked is a response writer that shows what is written before it is.
+type hooked struct {
+	*recorder
+	sees func(text string)
+}
+
+func (h hooked) Write(b []byte) (int, error) {
+	h.sees(string(b))
+	return h.recorder.Write(b)
+}
+
+// A client that has its answer, or hears why there is none, may ask again at once: what its
+// last request had of its key's bounds is free by then.
+func TestBoundsAreFreeAtTheEnd(t *testing.T) {
+	for name, refuse := range map[string]func(*generate.Request) error{
+		"answer": nil, "error": func(*generate.Request) error { return errors.New("out of order") },
+	} {
+		for _, stream := range []string{"true", "false"} {
+			m := &meter{left: 1000, settled: make(chan struct{}, 8)}
+			holder := &Holder{ID: "a", Concurrency: 1, Quota: m}
+			f := start(t, func(c *Config) { c.Keys = holders{"a": holder} }, &sessiontest.Entry{ID: "e1", Script: sessiontest.Words(3), Refuse: refuse})
+			told := false
+			w := hooked{&recorder{ResponseRecorder: httptest.NewRecorder()}, func(text string) {
+				if !strings.Contains(text, `"finish_reason":"`) && !strings.Contains(text, `"error":`) {
+					return
+				}
+				told = true
+				leave, err := f.perKey.acquire(holder, 1)
+				if err != nil {
+					t.Errorf("%s, stream %s: %v", name, stream, err)
+					return
+				}
+				leave()
+				select {
+				case <-m.settled:
+				default:
+					t.Errorf("%s, stream %s: the tokens are not settled", name, stream)
+				}
+			}}
+			r := httptest.NewRequestWithContext(t.Context(), "POST", chatPath, strings.NewReader(`{`+hi+`,"max_tokens":50,"stream":`+stream+`}`))
+			r.Header.Set("Authorization", "Bearer a")
+			f.Handler().ServeHTTP(w, r)
+			if !told || len(m.used) != 1 || len(f.perKey.by) != 0 {
+				t.Errorf("%s, stream %s: told %t, used %v, held %v", name, stream, told, m.used, f.perKey.by)
+			}
+		}
 	}
 }
 
