@@ -18,6 +18,10 @@
 // started again, links that break come back. Where a worker is reached is looked up in
 // the state with every connection, so that it may come back at another address.
 //
+// A GPU with a fault after which it must not be used is kept out of use by what this node
+// knows itself (ward) until the state has the quarantine; what the cluster has not taken
+// when the process ends is in a file for the next one (faultsFile).
+//
 // # The end
 //
 // When its context ends the node says that it drains. Its replicas take no new requests,

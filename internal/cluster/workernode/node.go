@@ -78,6 +78,7 @@ func New(cfg Config) (_ *Node, err error) {
 		n.opened = append(n.opened, l.Close)
 	}
 	n.name = n.cluster.Credentials().Name().Node
+	n.recallFaults()
 	n.mux, err = alpn.New(port, alpn.Config{TLS: n.cluster.Credentials().Server(identity.ProtocolHTTP), Log: cfg.Log}, identity.ProtocolHTTP)
 	if err != nil {
 		return nil, err

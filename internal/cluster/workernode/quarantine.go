@@ -14,6 +14,7 @@ import (
 	"github.com/tokenrouter/tokenrouter/control/state"
 	"github.com/tokenrouter/tokenrouter/cuda/faults"
 	"github.com/tokenrouter/tokenrouter/cuda/inventory"
+	"github.com/tokenrouter/tokenrouter/internal/cluster/link"
 )
 
 // ward is the node's GPUs that must not be used: by the state, and by what this process has
@@ -26,6 +27,9 @@ type ward struct {
 	pending map[string]*pendingFault // by UUID
 	// barred belongs to follow: what is kept out of use now, by UUID.
 	barred map[string]cluster.Quarantine
+
+	// kept is what the next process will know of pending.
+	kept keeping
 
 	// found and unreported have room for one value: sends do not block. follow receives from
 	// found, tellFaults from unreported.
@@ -43,10 +47,9 @@ type pendingFault struct {
 	held bool
 	// index is that of a state that has the fault; 0 while the cluster does not know of it.
 	index uint64
-	// request is the command's that tells of the first asked faults. It is repeated while only
-	// its answer is missing: the cluster may have it, and somebody have lifted the quarantine.
+	// request is the command's that tells of the last fault. It is the same in every try: the
+	// cluster may have it though no answer came, and somebody have lifted the quarantine.
 	request string
-	asked   int
 }
 
 func newWard(registry *prometheus.Registry, gpus []cluster.GPU) *ward {
@@ -101,6 +104,7 @@ func (n *Node) condemned(d faults.Device, e inventory.Event, bar func()) {
 		w.pending[q.GPU] = p
 	}
 	p.times++
+	p.request = link.NewRequest("quarantine")
 	first := p.times == 1
 	bar()
 	w.mu.Unlock()

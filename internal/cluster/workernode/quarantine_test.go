@@ -227,12 +227,7 @@ func TestQuarantineWithoutControl(t *testing.T) {
 	f, log := newFeed(), &notes{}
 	x := w.withGPUs("w1", f, log, []string{"GPU-a"}, "tiny-s")
 	w.awaitReady(1)
-	down := func(yes bool) {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.down = yes
-	}
-	down(true)
+	w.outage(true)
 	f.xid("GPU-a", 48)
 	ctx := t.Context()
 	poll := func(what string, ok func() bool) {
@@ -249,7 +244,7 @@ func TestQuarantineWithoutControl(t *testing.T) {
 	if len(log.about(outOfUse)) != 1 {
 		t.Errorf("the log has %q", log.about(""))
 	}
-	down(false)
+	w.outage(false)
 	w.await("the quarantine", func(s *state.State) bool { q, ok := s.Quarantine("GPU-a"); return ok && q.Xid == 48 })
 	w.must(cluster.KindReleaseGPU, cluster.Name{Name: "GPU-a"})
 	w.awaitReady(1)
@@ -376,15 +371,23 @@ func TestFaultAfterRelease(t *testing.T) {
 	}
 }
 
-// idle is a worker with one GPU of which nothing runs but what a test calls.
-func (w *town) idle(log *notes) (*Node, *tie) {
+// outage says whether there is no leader.
+func (w *town) outage(yes bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.down = yes
+}
+
+// idle is a worker with one GPU of which nothing runs but what a test calls. With a directory it
+// keeps faults there.
+func (w *town) idle(log *notes, dir string) (*Node, *tie) {
 	w.t.Helper()
 	tie := &tie{town: w, view: w.view(), credentials: w.credentials(cluster.Worker, "w1", nil)}
 	gpus := []cluster.GPU{{UUID: "GPU-a", Name: "fake", Memory: 1 << 37}}
 	own := engine.Defaults()
 	own.Device = "cpu"
 	n, err := New(Config{
-		Listen: "127.0.0.1:0", Engine: own, Cluster: tie, GPUs: gpus, Log: slog.New(slog.NewTextHandler(log, nil)),
+		Dir: dir, Listen: "127.0.0.1:0", Engine: own, Cluster: tie, GPUs: gpus, Log: slog.New(slog.NewTextHandler(log, nil)),
 		Resolve: func(source string) (engine.Model, error) { return engine.Model{Name: source}, nil },
 	})
 	if err != nil {
@@ -395,7 +398,9 @@ func (w *town) idle(log *notes) (*Node, *tie) {
 			w.t.Error(err)
 		}
 	})
-	w.must(cluster.KindPutNode, cluster.Node{ID: "w1", Role: cluster.Worker, Addr: n.Addr(), Protocol: cluster.Protocol, GPUs: gpus})
+	if _, known := w.now().Node("w1"); !known {
+		w.must(cluster.KindPutNode, cluster.Node{ID: "w1", Role: cluster.Worker, Addr: n.Addr(), Protocol: cluster.Protocol, GPUs: gpus})
+	}
 	return n, tie
 }
 
@@ -403,7 +408,7 @@ func (w *town) idle(log *notes) (*Node, *tie) {
 // next. The engine does not use the GPU by that.
 func TestFaultOfNewerState(t *testing.T) {
 	w, log := newTown(t), &notes{}
-	n, _ := w.idle(log)
+	n, _ := w.idle(log, "")
 	before := n.State()
 	n.assign(before)
 	n.condemned(faults.Device{UUID: "GPU-a"}, inventory.Event{Kind: inventory.XID, UUID: "GPU-a", Code: 79}, func() {})
@@ -433,7 +438,7 @@ func TestFaultOfNewerState(t *testing.T) {
 func TestFaultWithLostAnswer(t *testing.T) {
 	for _, later := range []bool{false, true} {
 		w := newTown(t)
-		n, tie := w.idle(&notes{})
+		n, tie := w.idle(&notes{}, "")
 		fault := func() {
 			n.condemned(faults.Device{UUID: "GPU-a"}, inventory.Event{Kind: inventory.XID, UUID: "GPU-a", Code: 79}, func() {})
 		}

@@ -10,7 +10,6 @@ import (
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/control/client"
 	"github.com/tokenrouter/tokenrouter/control/state"
-	"github.com/tokenrouter/tokenrouter/internal/cluster/link"
 )
 
 // Times of tellFaults and lastWords.
@@ -22,10 +21,12 @@ const (
 )
 
 // tellFaults tells the cluster of faults after which a GPU must not be used, until ctx ends.
-// One that the cluster does not take holds for this process all the same.
+// One that the cluster does not take holds for this process all the same, and for those after
+// it until the cluster has taken it.
 func (n *Node) tellFaults(ctx context.Context) error {
 	warned := map[string]bool{}
 	for pause := minFaultPause; ; {
+		n.keepFaults()
 		failed, wait := false, time.Duration(0)
 		for _, p := range n.unreported() {
 			err := n.tellFault(ctx, &p)
@@ -45,6 +46,7 @@ func (n *Node) tellFaults(ctx context.Context) error {
 				n.cfg.Log.Debug("fault of a GPU not reported", "uuid", p.GPU, "err", err)
 			}
 		}
+		n.keepFaults()
 		var again <-chan time.Time
 		if failed {
 			again = time.After(pause)
@@ -92,7 +94,7 @@ func (n *Node) tellFault(ctx context.Context, p *pendingFault) error {
 		}
 	}
 	if index == 0 {
-		c, err := cluster.NewCommand(cluster.KindQuarantine, n.faultRequest(p), time.Now(), p.Quarantine)
+		c, err := cluster.NewCommand(cluster.KindQuarantine, p.request, time.Now(), p.Quarantine)
 		if err != nil {
 			return err
 		}
@@ -108,25 +110,10 @@ func (n *Node) tellFault(ctx context.Context, p *pendingFault) error {
 	case now.times == p.times:
 		now.index = index
 	default: // there were more meanwhile, perhaps after a release
-		now.times, now.held, now.asked = 1, true, 0
+		now.times, now.held = 1, true
 		poke(n.ward.unreported)
 	}
 	return nil
-}
-
-// faultRequest is the request by which the cluster is told of a fault: another one once there were
-// more faults.
-func (n *Node) faultRequest(p *pendingFault) string {
-	n.ward.mu.Lock()
-	defer n.ward.mu.Unlock()
-	now := n.ward.pending[p.GPU]
-	if now == nil {
-		return link.NewRequest("quarantine")
-	}
-	if now.asked != p.times {
-		now.request, now.asked = link.NewRequest("quarantine"), p.times
-	}
-	return now.request
 }
 
 // stillHeld returns the index of a state that has a GPU in quarantine and everything that was
@@ -151,6 +138,7 @@ func (n *Node) stillHeld(ctx context.Context, gpu string) (uint64, error) {
 // lastWords tells the cluster, if that can be done soon, of faults that it does not know of yet:
 // a fault is often what ends the process, and the next one would use the GPU again.
 func (n *Node) lastWords(ctx context.Context) {
+	defer n.keepFaults()
 	ctx, cancel := context.WithTimeout(ctx, lastWordsWithin)
 	defer cancel()
 	for {
