@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -51,7 +53,7 @@ func (n *Node) removed(ctx context.Context) error {
 	for {
 		r, changed := n.leader.now()
 		if !r.self {
-			return n.leave()
+			return n.leave(ctx)
 		}
 		select {
 		case <-changed:
@@ -61,10 +63,28 @@ func (n *Node) removed(ctx context.Context) error {
 	}
 }
 
-// leave says that this node was removed; its loop ends with what it returns.
-func (n *Node) leave() error {
+const (
+	// lingerTime is how long a removed node waits at most to be taken out of the consensus,
+	// lingerEvery how often it looks.
+	lingerTime, lingerEvery = 2 * time.Second, 10 * time.Millisecond
+)
+
+// leave says that this node was removed; its loop ends with what it returns. The node stays
+// until the leader has taken it out of the consensus: of two control nodes the other one is
+// no majority before that, and would have no leader for ever if its lease ended first.
+func (n *Node) leave(ctx context.Context) error {
 	n.goneOnce.Do(func() { close(n.gone) })
+	ctx, cancel := context.WithTimeout(ctx, lingerTime)
+	defer cancel()
+	for n.belongs() && pause(ctx, lingerEvery) {
+	}
 	return ErrRemoved
+}
+
+// belongs says that this node is a member of the consensus, as far as it knows.
+func (n *Node) belongs() bool {
+	r := n.raft.Load()
+	return r != nil && slices.ContainsFunc(n.servers(r), func(s raft.Server) bool { return string(s.ID) == n.cfg.Self.ID })
 }
 
 // expel closes the connections of removed control nodes.

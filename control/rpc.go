@@ -337,7 +337,7 @@ func (n *Node) beat(ctx context.Context) error {
 		}
 		cancel()
 		if errors.Is(err, client.ErrRemoved) {
-			return n.leave()
+			return n.leave(ctx)
 		}
 		select {
 		case <-ticker.C:

@@ -1,0 +1,41 @@
+package control_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/control"
+	"github.com/tokenrouter/tokenrouter/control/controltest"
+)
+
+// Of two control nodes one that is removed stays until the other one has taken it out of the
+// consensus, which may take a moment: without its voice there would be no leader any more.
+func TestRemovedOfTwoStaysUntilItIsOut(t *testing.T) {
+	t.Parallel()
+	var once sync.Once
+	held := make(chan string, 1)
+	c := controltest.New(t, 2, func(cfg *control.Config) {
+		own, view, lease := cfg.Self.ID, cfg.View, cfg.Lease
+		cfg.SuspectAfter = time.Nanosecond // the leader asks for nodes before it takes one out
+		cfg.Dead = func(string) bool {
+			if len(view.State().Removed) > 0 {
+				once.Do(func() {
+					held <- own
+					<-time.After(5 * lease)
+				})
+			}
+			return false
+		}
+	})
+	gone, stays := c.Leader(), c.Follower()
+	c.Propose(stays, cluster.KindRemoveNode, cluster.Name{Name: gone.ID})
+	_ = gone.Err()
+	c.Forget(gone)
+	if who := <-held; who != stays.ID {
+		t.Fatalf("void: %s was held up", who)
+	}
+	c.AwaitVoters(1)
+	c.Propose(stays, cluster.KindPutDeployment, deployment("alone"))
+}
