@@ -56,8 +56,9 @@ type Node struct {
 	net     *network
 	stop    context.CancelFunc
 	running conc.WaitGroup
-	// err is what Run returned, once running has ended.
-	err error
+	// err is what Run returned, once ended is closed.
+	err   error
+	ended chan struct{}
 }
 
 // New starts n control nodes, called c1, c2, and so on, and waits until all of them
@@ -207,8 +208,9 @@ func (n *Node) run(mux *alpn.Mux) error {
 		return err
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	n.stop = stop
+	n.stop, n.ended = stop, make(chan struct{})
 	n.running.Go(func() {
+		defer close(n.ended)
 		port, closePort := context.WithCancel(context.Background())
 		loops := pool.New().WithErrors()
 		loops.Go(func() error { return mux.Serve(port) })
@@ -231,6 +233,12 @@ func (n *Node) Stop() {
 
 // Err waits for the end of Run and returns its error.
 func (n *Node) Err() error {
+	select {
+	case <-n.ended:
+	case <-time.After(Patience):
+		n.cluster.TB.Errorf("%s has not ended by itself", n.ID)
+		n.stop()
+	}
 	n.running.Wait()
 	return n.err
 }
@@ -273,14 +281,26 @@ func (c *Cluster) Await(what string, ok func(*state.State) bool) {
 // of all of them.
 func (c *Cluster) AwaitVoters(want int) {
 	c.TB.Helper()
-	c.Poll(fmt.Sprintf("%d voters", want), func() bool {
-		n := 0
-		for _, s := range c.Leader().Status().Servers {
+	voters := func(node *Node) (n int) {
+		for _, s := range node.Status().Servers {
 			if s.Voter {
 				n++
 			}
 		}
-		return n == want
+		return n
+	}
+	c.Poll(fmt.Sprintf("%d voters", want), func() bool {
+		if voters(c.Leader()) != want {
+			return false
+		}
+		// One that does not know of a voter gives it no vote: without the leader, which told
+		// that one and not this one, there might never be another.
+		for _, node := range c.nodes {
+			if voters(node) != want {
+				return false
+			}
+		}
+		return true
 	})
 }
 
