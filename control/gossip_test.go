@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
-	"github.com/tokenrouter/tokenrouter/control"
 	"github.com/tokenrouter/tokenrouter/control/client"
 	"github.com/tokenrouter/tokenrouter/control/controltest"
 	"github.com/tokenrouter/tokenrouter/control/state"
@@ -20,7 +19,7 @@ import (
 func TestGossipKeyIsRotated(t *testing.T) {
 	t.Parallel()
 	// A worker that is lost is not waited for: on a busy machine it may be late.
-	c := controltest.New(t, 3, func(cfg *control.Config) { cfg.LostAfter, cfg.SuspectAfter = time.Hour, time.Hour })
+	c := controltest.New(t, 3, controltest.NeverLost)
 	w := node("w", cluster.Worker)
 	w.Gossip, w.Protocol = "127.0.0.1:1", 2
 	c.Propose(c.Leader(), cluster.KindPutNode, w)

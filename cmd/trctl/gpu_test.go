@@ -14,7 +14,7 @@ import (
 // What operators do with GPUs, and what they are told, from the listing of a fault to its
 // release, and without a leader.
 func TestGPUCommands(t *testing.T) {
-	c := controltest.New(t, 3, nil)
+	c := controltest.New(t, 3, controltest.NeverLost)
 	worker := func(id string, uuids ...string) {
 		n := cluster.Node{ID: id, Role: cluster.Worker, Addr: "127.0.0.1:1", Protocol: cluster.Protocol}
 		for i, uuid := range uuids {

@@ -153,7 +153,7 @@ func TestLink(t *testing.T) {
 // A node whose control nodes come late keeps what it serves by then: its announcement has it.
 func TestLateStart(t *testing.T) {
 	t.Parallel()
-	c := controltest.New(t, 1, nil)
+	c := controltest.New(t, 1, controltest.NeverLost)
 	dir, saved := clustertest.Identity(c, cluster.Worker, "w1")
 	self := cluster.Node{ID: "w1", Role: cluster.Worker, Addr: "127.0.0.1:1", Build: "test", Pins: []cluster.Pin{{Model: "m", TP: 1}}}
 	self.Speak(protocol.Cluster())
