@@ -22,13 +22,7 @@ func (n *Node) yield(r *raft.Raft, c *cluster.Command) error {
 	if !n.removes(c) {
 		return nil
 	}
-	voters := 0
-	for _, server := range n.servers(r) {
-		if server.Suffrage == raft.Voter {
-			voters++
-		}
-	}
-	if voters == 1 {
+	if n.voices(r) == 1 {
 		return fmt.Errorf("node %q %w: it is the only control node that votes", n.cfg.Self.ID, state.ErrInvalid)
 	}
 	n.log.Info("leadership is handed over, as this node is to be removed")
@@ -64,9 +58,9 @@ func (n *Node) removed(ctx context.Context) error {
 }
 
 const (
-	// lingerTime is how long a removed node waits at most to be taken out of the consensus,
-	// lingerEvery how often it looks.
-	lingerTime, lingerEvery = 2 * time.Second, 10 * time.Millisecond
+	// lingerTime is how long a removed node waits at most to be taken out of the consensus, and
+	// lingerOfTwo if the other one depends on it; lingerEvery is how often it looks.
+	lingerTime, lingerOfTwo, lingerEvery = 2 * time.Second, time.Minute, 10 * time.Millisecond
 )
 
 // leave says that this node was removed; its loop ends with what it returns. The node stays
@@ -74,11 +68,25 @@ const (
 // no majority before that, and would have no leader for ever if its lease ended first.
 func (n *Node) leave(ctx context.Context) error {
 	n.goneOnce.Do(func() { close(n.gone) })
-	ctx, cancel := context.WithTimeout(ctx, lingerTime)
+	most := lingerTime
+	if r := n.raft.Load(); r != nil && n.voices(r) == 2 {
+		most = lingerOfTwo
+	}
+	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	for n.belongs() && pause(ctx, lingerEvery) {
 	}
 	return ErrRemoved
+}
+
+// voices is the number of those that vote, as far as this node knows.
+func (n *Node) voices(r *raft.Raft) (voters int) {
+	for _, server := range n.servers(r) {
+		if server.Suffrage == raft.Voter {
+			voters++
+		}
+	}
+	return voters
 }
 
 // belongs says that this node is a member of the consensus, as far as it knows.

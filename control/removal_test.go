@@ -23,7 +23,7 @@ func TestRemovedOfTwoStaysUntilItIsOut(t *testing.T) {
 			if len(view.State().Removed) > 0 {
 				once.Do(func() {
 					held <- own
-					<-time.After(5 * lease)
+					<-time.After(12 * lease)
 				})
 			}
 			return false
