@@ -1,6 +1,7 @@
 package workernode
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -8,6 +9,7 @@ import (
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
 	"github.com/tokenrouter/tokenrouter/control/tuner"
+	"github.com/tokenrouter/tokenrouter/policies/threshold/measured"
 )
 
 // What two workers measure is what their deployment's thresholds can be solved from.
@@ -17,11 +19,12 @@ func TestMeasures(t *testing.T) {
 	w.worker("w2", "tiny-l")
 	w.awaitReady(2)
 	g := w.gate()
+	enough := func(s cluster.StepTime) bool { return s.N >= measured.LeastSteps }
 	said := map[string]cluster.Measures{}
 	for deadline := time.After(patience); len(said) < 2; {
 		w.mu.Lock()
 		for node, m := range w.measured {
-			if m.List[0].Routed > 30 {
+			if m.List[0].Routed > 30 && slices.ContainsFunc(m.List[0].Steps, enough) {
 				said[node] = m
 			}
 		}
