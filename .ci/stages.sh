@@ -100,34 +100,39 @@ long_tests() {
     }' pass=1 $files pass=2 $files | sort -u
 }
 
+# EMULATED is the package whose long forms compute for minutes and wait for nothing.
+EMULATED=./worker/executor/cudaexec
+
 # long_forms: without the race detector, at full length, what the race run has in a short form; and nothing else twice.
 long_forms() {
-  local names packages scripts
-  names=$(long_tests names | paste -sd '|')
-  packages=$(long_tests packages | grep -vx ./control) # the last line has all of that
+  local packages scripts
+  packages=$(long_tests packages | grep -vxF -e ./control -e "$EMULATED") # the last line has all of control
   scripts=$(git grep -l -F '[!short]' -- 'cmd/trctl/testdata/script/*.txtar' | xargs -n 1 basename -s .txtar | paste -sd '|')
   # shellcheck disable=SC2086
-  go test -vet=off -shuffle=on -run "^($names)\$" ./worker/executor/cudaexec $packages
+  go test -vet=off -shuffle=on -run "^($1)\$" $packages
   go test -vet=off -shuffle=on -run "^TestScripts\$/^($scripts)\$" ./cmd/trctl
   with_nvml go test -vet=off -tags nvml -shuffle=on ./cuda/inventory ./internal/doctor
   go test -vet=off -tags nextprotocol -shuffle=on "${VERSIONED[@]}"
 }
 
 # README's command with everything under the race detector, the long ones in their short form; beside it, as many tests
-# wait more than they compute, the long forms: emulated kernels, the matrix of batches, cut streams.
+# wait more than they compute, the long forms: emulated kernels, the matrix of batches, cut streams. The emulated kernels
+# take the processors only as far as the others leave them, for clusters have deadlines to keep.
 # Stage vet has been there, and the packages that take longest begin first. No process waits a second at its end for races
 # of goroutines that are left, as it does by itself (and in full): leaktest finds those.
 tests() {
   # The emulator needs a C++ compiler and this architecture; it must not be skipped.
   [ "$(uname -m)" != x86_64 ] || export TRCTL_TEST_DEVICE=simt
-  local beside failed=0
-  (set -e; long_forms) >"$work/long" 2>&1 &
-  beside=$!
-  started+=("$beside")
+  local names process failed=0
+  names=$(long_tests names | paste -sd '|')
+  nice -n 10 go test -vet=off -shuffle=on -run "^($names)\$" "$EMULATED" >"$work/emulated" 2>&1 &
+  started+=("$!")
+  (set -e; long_forms "$names") >"$work/long" 2>&1 &
+  started+=("$!")
   GORACE=atexit_sleep_ms=0 GOFLAGS="$(go env GOFLAGS) -vet=off" go test -race -short -shuffle=on ./engine ./cmd/trctl ./control ./... || failed=$?
-  wait "$beside" || failed=$?
+  for process in "${started[@]}"; do wait "$process" || failed=$?; done
   started=()
-  cat "$work/long"
+  cat "$work/emulated" "$work/long"
   return "$failed"
 }
 
