@@ -5,8 +5,10 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/control"
 	"github.com/tokenrouter/tokenrouter/control/controltest"
 	"github.com/tokenrouter/tokenrouter/internal/cluster/clustertest"
 )
@@ -14,7 +16,10 @@ import (
 // What operators do with GPUs, and what they are told, from the listing of a fault to its
 // release, and without a leader.
 func TestGPUCommands(t *testing.T) {
-	c := controltest.New(t, 3, controltest.NeverLost)
+	c := controltest.New(t, 3, func(cfg *control.Config) {
+		controltest.NeverLost(cfg)
+		cfg.Patience = 3 * time.Second // longer than a busy machine may be without a leader
+	})
 	worker := func(id string, uuids ...string) {
 		n := cluster.Node{ID: id, Role: cluster.Worker, Addr: "127.0.0.1:1", Protocol: cluster.Protocol}
 		for i, uuid := range uuids {
