@@ -92,11 +92,11 @@ func TestPoliciesWriteTheSame(t *testing.T) {
 		if c.long && testing.Short() {
 			continue
 		}
-		e := start(t, func(cfg *Config) {
+		e := patient(start(t, func(cfg *Config) {
 			each(policies)(cfg)
 			cfg.Schedule, cfg.Models[1].Threshold = c.rule, c.threshold
 			cfg.Models[0].Replicas, cfg.Models[1].Replicas = 2, 2
-		})
+		}))
 		var once sync.Once
 		got := answers(t, e, list, c.atOnce, func() {
 			if c.die { // with the first of all, so that it meets every policy
