@@ -14,6 +14,17 @@ import (
 // consensus, which may take a moment: without its voice there would be no leader any more.
 func TestRemovedOfTwoStaysUntilItIsOut(t *testing.T) {
 	t.Parallel()
+	for range 5 {
+		if removeOneOfTwo(t) {
+			return
+		}
+	}
+	t.Error("void: the leader was never held up; elections came between")
+}
+
+// removeOneOfTwo removes the leader of two nodes, and holds up its successor before that takes
+// it out. False says that another one was held up, since leaders changed meanwhile.
+func removeOneOfTwo(t *testing.T) bool {
 	var once sync.Once
 	held := make(chan string, 1)
 	c := controltest.New(t, 2, func(cfg *control.Config) {
@@ -34,8 +45,9 @@ func TestRemovedOfTwoStaysUntilItIsOut(t *testing.T) {
 	_ = gone.Err()
 	c.Forget(gone)
 	if who := <-held; who != stays.ID {
-		t.Fatalf("void: %s was held up", who)
+		return false
 	}
 	c.AwaitVoters(1)
 	c.Propose(stays, cluster.KindPutDeployment, deployment("alone"))
+	return true
 }
