@@ -28,13 +28,15 @@ func removeOneOfTwo(t *testing.T) bool {
 	var once sync.Once
 	held := make(chan string, 1)
 	c := controltest.New(t, 2, func(cfg *control.Config) {
+		// No reign ends because a busy machine was late.
+		cfg.Heartbeat, cfg.Election, cfg.Lease = 2*time.Second, 2*time.Second, time.Second
 		own, view, lease := cfg.Self.ID, cfg.View, cfg.Lease
 		cfg.SuspectAfter = time.Nanosecond // the leader asks for nodes before it takes one out
 		cfg.Dead = func(string) bool {
 			if len(view.State().Removed) > 0 {
 				once.Do(func() {
 					held <- own
-					<-time.After(12 * lease)
+					<-time.After(3 * lease)
 				})
 			}
 			return false
