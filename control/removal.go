@@ -22,7 +22,7 @@ func (n *Node) yield(r *raft.Raft, c *cluster.Command) error {
 	if !n.removes(c) {
 		return nil
 	}
-	if n.voices(r) == 1 {
+	if n.voterCount(r) == 1 {
 		return fmt.Errorf("node %q %w: it is the only control node that votes", n.cfg.Self.ID, state.ErrInvalid)
 	}
 	n.log.Info("leadership is handed over, as this node is to be removed")
@@ -69,7 +69,7 @@ const (
 func (n *Node) leave(ctx context.Context) error {
 	n.goneOnce.Do(func() { close(n.gone) })
 	most := lingerTime
-	if r := n.raft.Load(); r != nil && n.voices(r) == 2 {
+	if r := n.raft.Load(); r != nil && n.voterCount(r) == 2 {
 		most = lingerOfTwo
 	}
 	ctx, cancel := context.WithTimeout(ctx, most)
@@ -79,8 +79,8 @@ func (n *Node) leave(ctx context.Context) error {
 	return ErrRemoved
 }
 
-// voices is the number of those that vote, as far as this node knows.
-func (n *Node) voices(r *raft.Raft) (voters int) {
+// voterCount is how many members of the consensus vote, as far as this node knows.
+func (n *Node) voterCount(r *raft.Raft) (voters int) {
 	for _, server := range n.servers(r) {
 		if server.Suffrage == raft.Voter {
 			voters++
