@@ -24,6 +24,9 @@ func TestRemovedOfTwoStaysUntilItIsOut(t *testing.T) {
 
 // removeOneOfTwo removes the leader of two nodes, and holds up its successor before that takes
 // it out. False says that another one was held up, since leaders changed meanwhile.
+//
+// Open: mostly the successor asks who is dead only after it has taken the node out, and the hold
+// comes too late to test anything. It belongs into dismiss, with the connections cut meanwhile.
 func removeOneOfTwo(t *testing.T) bool {
 	var once sync.Once
 	held := make(chan string, 1)
