@@ -1,8 +1,10 @@
 package client
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
@@ -78,6 +80,21 @@ func Err(p cluster.Problem) error {
 		}
 	}
 	return fmt.Errorf("%s: %s", p.Code, p.Text)
+}
+
+// ReadProblem reads the body of a refusal. An error says that it did not come whole: the
+// connection ended, and what the other side wanted to say is not known. A body that is no
+// Problem gives one without a code.
+func ReadProblem(body io.Reader) (cluster.Problem, error) {
+	text, err := io.ReadAll(io.LimitReader(body, cluster.MaxCall))
+	if err != nil {
+		return cluster.Problem{}, err
+	}
+	var p cluster.Problem
+	if err := json.Unmarshal(text, &p); err != nil {
+		return cluster.Problem{}, nil // of somebody else, such as a proxy
+	}
+	return p, nil
 }
 
 // refusesCertificate says that the other side, having shown who it is, has ended the

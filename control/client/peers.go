@@ -110,7 +110,9 @@ func (p *Peers) transport(to peer) (*h2.Transport, error) {
 	return t, nil
 }
 
-// Do sends one request. node may be empty; otherwise no other node may answer.
+// Do sends one request. node may be empty; otherwise no other node may answer. What the other
+// side answered is an error of this package or of package state; other errors say that no answer
+// came, or not all of it.
 func (p *Peers) Do(ctx context.Context, node, addr, method, path string, body []byte) (*http.Response, error) {
 	t, err := p.transport(peer{node, addr})
 	if err != nil {
@@ -128,8 +130,11 @@ func (p *Peers) Do(ctx context.Context, node, addr, method, path string, body []
 		return response, nil
 	}
 	defer func() { _ = response.Body.Close() }()
-	var problem cluster.Problem
-	if err := json.NewDecoder(io.LimitReader(response.Body, cluster.MaxCall)).Decode(&problem); err != nil {
+	problem, err := ReadProblem(response.Body)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("call %s at %s: read the answer of status %d: %w", path, addr, response.StatusCode, err)
+	case problem.Code == "":
 		return nil, fmt.Errorf("call %s at %s: %w: status %d", path, addr, ErrInternal, response.StatusCode)
 	}
 	return nil, Err(problem)
