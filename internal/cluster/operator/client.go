@@ -93,23 +93,31 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) (*htt
 	}
 	response, err := c.rt.RoundTrip(request)
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		return nil, fmt.Errorf("%w: %w", ErrUnreachable, err)
+		return nil, unanswered(ctx, err)
 	}
 	if response.StatusCode == http.StatusOK {
 		return response, nil
 	}
 	defer func() { _ = response.Body.Close() }() // it was only read
-	var problem cluster.Problem
-	if err := json.NewDecoder(io.LimitReader(response.Body, cluster.MaxCall)).Decode(&problem); err == nil && problem.Code != "" {
+	problem, err := client.ReadProblem(response.Body)
+	switch {
+	case err != nil:
+		return nil, unanswered(ctx, fmt.Errorf("read the answer: %w", err))
+	case problem.Code != "":
 		return nil, client.Err(problem)
-	}
-	if response.StatusCode == http.StatusNotFound {
+	case response.StatusCode == http.StatusNotFound:
 		return nil, ErrNoCluster
 	}
 	return nil, fmt.Errorf("%w: it answers %s", ErrUnreachable, response.Status)
+}
+
+// unanswered is why there was no answer, or not all of it: the caller gave up, or the control node
+// is gone.
+func unanswered(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return fmt.Errorf("%w: %w", ErrUnreachable, err)
 }
 
 // call posts a value as JSON and reads the answer, of at most limit bytes. out may be a
@@ -129,7 +137,7 @@ func (c *Client) call(ctx context.Context, path string, in, out any, limit int64
 	defer func() { _ = response.Body.Close() }() // it was only read
 	text, err := io.ReadAll(io.LimitReader(response.Body, limit+1))
 	if err != nil {
-		return fmt.Errorf("%w: read the answer: %w", ErrUnreachable, err)
+		return unanswered(ctx, fmt.Errorf("read the answer: %w", err))
 	}
 	if int64(len(text)) > limit {
 		return fmt.Errorf("%w: the answer has more than %d bytes", client.ErrBadRequest, limit)
@@ -275,10 +283,7 @@ func (c *Client) Watch(ctx context.Context, see func(s *state.State, leader stri
 	for {
 		text, err := readLine(lines)
 		if err != nil {
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-			return fmt.Errorf("%w: the watch ended: %w", ErrUnreachable, err)
+			return unanswered(ctx, fmt.Errorf("the watch ended: %w", err))
 		}
 		line, _, err := follower.Read(text)
 		if err != nil {

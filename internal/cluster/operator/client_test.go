@@ -2,6 +2,8 @@ package operator
 
 import (
 	"encoding/json"
+	"errors"
+	"io"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -32,13 +34,19 @@ func node(t *testing.T, acknowledged uint64, leader string, indexes ...uint64) *
 			_ = json.NewEncoder(w).Encode(client.Line{Index: index, History: "h", Snapshot: i == 0, Leader: leader})
 		}
 	})
+	return serve(t, mux)
+}
+
+// serve gives a Client of a server that ends with the test.
+func serve(t *testing.T, handler http.Handler) *Client {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var serving conc.WaitGroup
-	serving.Go(func() { _ = plainhttp.Serve(t.Context(), l, mux) })
+	serving.Go(func() { _ = plainhttp.Serve(t.Context(), l, handler) })
 	c := OnSocket(path)
 	t.Cleanup(func() {
 		_ = c.Close()
@@ -72,6 +80,40 @@ func TestStateIsCurrent(t *testing.T) {
 			}
 			if s.Index != c.want || led != (c.leader != "") {
 				t.Errorf("index %d, led %t; want %d", s.Index, led, c.want)
+			}
+		})
+	}
+}
+
+// A refusal that was cut off says that the control node is gone, and nothing else: it may have
+// wanted to say anything.
+func TestCutRefusal(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		status int
+		text   string
+		whole  bool
+		want   error
+	}{
+		{"half a refusal", http.StatusForbidden, `{"code":"forb`, false, ErrUnreachable},
+		{"half of who knows what", http.StatusNotFound, "404 pa", false, ErrUnreachable},
+		{"a refusal", http.StatusForbidden, `{"code":"forbidden"}`, true, client.ErrForbidden},
+		{"no control node", http.StatusNotFound, "404 page not found", true, ErrNoCluster},
+		{"no reason", http.StatusBadGateway, "", true, ErrUnreachable},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			node := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(c.status)
+				_, _ = io.WriteString(w, c.text)
+				if !c.whole {
+					_ = http.NewResponseController(w).Flush()
+					panic(http.ErrAbortHandler)
+				}
+			}))
+			if _, err := node.Status(t.Context()); !errors.Is(err, c.want) {
+				t.Errorf("error %v, want %v", err, c.want)
 			}
 		})
 	}
