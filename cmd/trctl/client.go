@@ -225,9 +225,12 @@ func (c *client) do(ctx context.Context, method, path string, body any) (*http.R
 		return resp, nil
 	}
 	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxEventBytes))
+	if err != nil {
+		return nil, transportError(ctx, fmt.Errorf("read the answer of %s, %s: %w", path, resp.Status, err))
+	}
 	var r reply
-	refused := json.NewDecoder(io.LimitReader(resp.Body, maxEventBytes)).Decode(&r)
-	if refused != nil || r.Error == nil {
+	if err := json.Unmarshal(text, &r); err != nil || r.Error == nil {
 		return nil, &serverError{fmt.Errorf("%s answered %s", path, resp.Status)}
 	}
 	r.Error.Status = resp.StatusCode
