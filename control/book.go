@@ -25,6 +25,9 @@ type book struct {
 
 	mu   sync.Mutex
 	told map[string]told
+	// seen is where nodes were when somebody looked last. One that was removed is not in the
+	// state any more, and has to be found until it is taken out of the consensus.
+	seen map[string]string
 }
 
 // logged is an address in the log on disk, and its entry's index. It holds until the state
@@ -46,22 +49,34 @@ type told struct {
 const maxBook = 64
 
 func newBook(view *client.View) *book {
-	return &book{view: view, logged: map[string]logged{}, told: map[string]told{}}
+	return &book{view: view, logged: map[string]logged{}, told: map[string]told{}, seen: map[string]string{}}
 }
 
 // find returns a node's address.
 func (b *book) find(id string) (string, bool) {
-	s := b.view.State()
-	node, known := s.Node(id)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if t, ok := b.told[id]; ok && t.incarnation == node.Incarnation {
-		return t.addr, true
+	s := b.view.State()
+	node, known := s.Node(id)
+	t, isTold := b.told[id]
+	if isTold && known && t.incarnation != node.Incarnation {
+		delete(b.told, id) // it would count again once the node is removed
+		isTold = false
 	}
-	if l, ok := b.logged[id]; ok && l.index > s.Index {
-		return l.addr, true
+	addr := node.Addr
+	switch l := b.logged[id]; {
+	case isTold && t.incarnation == node.Incarnation:
+		addr = t.addr
+	case l.index > s.Index:
+		addr = l.addr
+	case !known:
+		addr, known = b.seen[id]
+		return addr, known && s.IsRemoved(id)
 	}
-	return node.Addr, known
+	if _, ok := b.seen[id]; ok || len(b.seen) < maxBook {
+		b.seen[id] = addr
+	}
+	return addr, true
 }
 
 // dialable says that an address can be one.

@@ -57,6 +57,8 @@ func TestBook(t *testing.T) {
 	want("c1", "a:10")
 	b.note("c1", "no address")
 	want("c1", "a:10")
+	apply(entry(t, 10, cluster.KindRemoveNode, cluster.Name{Name: "c1"}))
+	want("c1", "a:10") // it may still have to be told so
 }
 
 // What is no start of a control node says nothing, and there are not too many of those.

@@ -16,8 +16,8 @@ import (
 
 // yield hands leadership over before this node is removed: its successor takes it out of
 // the consensus. Once the removal is applied nobody takes this node's certificate, so that
-// it could not give its vote to a successor, and of two control nodes the other one would
-// wait for it for ever. Without an error the command is to be applied here.
+// it could not lead, and the others would have no leader before they miss it. Without an
+// error the command is to be applied here.
 func (n *Node) yield(r *raft.Raft, c *cluster.Command) error {
 	if !n.removes(c) {
 		return nil
@@ -65,7 +65,8 @@ const (
 
 // leave says that this node was removed; its loop ends with what it returns. The node stays
 // until the leader has taken it out of the consensus: of two control nodes the other one is
-// no majority before that, and would have no leader for ever if its lease ended first.
+// no majority before that, and if its lease ends first, it leads again only by this node's
+// vote, for which it asks (stream.Dial). It would have no leader for ever without it.
 func (n *Node) leave(ctx context.Context) error {
 	n.goneOnce.Do(func() { close(n.gone) })
 	most := lingerTime

@@ -194,11 +194,14 @@ func (s *stream) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
 	return target(string(id), addr), nil
 }
 
-// Dial connects to a control node.
+// Dial connects to a control node, also to one that was removed. The library dials the members
+// of the consensus alone, so that nobody else is told what is in the log; and one that was
+// removed while it was a member may be needed: until it is taken out, the others are perhaps no
+// majority without its vote, and could not take it out either.
 func (s *stream) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	node, addr, ok := strings.Cut(string(address), "/")
-	if !ok {
-		node, addr = "", string(address)
+	if !ok || node == "" {
+		return nil, fmt.Errorf("control: the address %q is of no node", address)
 	}
 	ctx, cancel := context.WithTimeout(s.dialing, timeout)
 	defer cancel()
@@ -206,7 +209,7 @@ func (s *stream) Dial(address raft.ServerAddress, timeout time.Duration) (net.Co
 	if err != nil {
 		return nil, err
 	}
-	secured := tls.Client(conn, s.credentials.Client(identity.ProtocolRaft, node, cluster.Control))
+	secured := tls.Client(conn, s.credentials.ClientOfMember(node))
 	if err := secured.HandshakeContext(ctx); err != nil {
 		_ = conn.Close()
 		return nil, err

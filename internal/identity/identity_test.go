@@ -154,6 +154,40 @@ func TestWhoMayAnswer(t *testing.T) {
 	}
 }
 
+// Of the log's connections alone one may go to a control node that was removed, and to nobody
+// else in its place.
+func TestWhoMayAnswerAsMember(t *testing.T) {
+	now := time.Now()
+	ca := authority(t, "c1")
+	client := issued(t, ca, Name{"c1", cluster.Control, "s1"}, now)
+	client.removed = func(node string) bool { return node == "gone" || node == "other" }
+	member := func(node string) *Credentials { return issued(t, ca, Name{"c1", cluster.Control, node}, now) }
+	for _, c := range []struct {
+		name   string
+		config *tls.Config
+		from   *Credentials
+		ok     bool
+	}{
+		{"member", client.ClientOfMember("s2"), member("s2"), true},
+		{"removed member", client.ClientOfMember("gone"), member("gone"), true},
+		{"removed", client.Client(ProtocolRaft, "gone", cluster.Control), member("gone"), false},
+		{"removed, for calls", client.Client(ProtocolHTTP, "gone", cluster.Control), member("gone"), false},
+		{"another one", client.ClientOfMember("s2"), member("s3"), false},
+		{"another removed one", client.ClientOfMember("gone"), member("other"), false},
+		{"no control node", client.ClientOfMember("gone"), issued(t, ca, Name{"c1", cluster.Worker, "gone"}, now), false},
+		{"expired", client.ClientOfMember("gone"), issued(t, ca, Name{"c1", cluster.Control, "gone"}, now.Add(-NodeLife-time.Hour)), false},
+		{"another CA", client.ClientOfMember("gone"), issued(t, authority(t, "c1"), Name{"c1", cluster.Control, "gone"}, now), false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			server := c.from.Server(c.config.NextProtos...)
+			server.ClientAuth, server.VerifyConnection = tls.NoClientCert, nil
+			if _, err := handshake(t, server, c.config); (err == nil) != c.ok {
+				t.Errorf("error %v, want none: %t", err, c.ok)
+			}
+		})
+	}
+}
+
 // A joiner speaks to the cluster of its token alone, and only if a control node answers.
 func TestPin(t *testing.T) {
 	now := time.Now()

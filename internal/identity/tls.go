@@ -105,7 +105,7 @@ func (c *Credentials) Server(protocols ...string) *tls.Config {
 			if !slices.Contains(protocols, s.NegotiatedProtocol) {
 				return fmt.Errorf("%w: the protocol %.32q is not spoken here", ErrPeer, s.NegotiatedProtocol)
 			}
-			name, err := c.verify(s)
+			name, err := c.verify(s, c.removed)
 			if err == nil && s.NegotiatedProtocol == ProtocolRaft && name.Role != cluster.Control {
 				err = fmt.Errorf("%w: %s is no control node", ErrPeer, name)
 			}
@@ -132,13 +132,24 @@ func (c *Credentials) Server(protocols ...string) *tls.Config {
 // Client is the configuration of a connection to a node of one of the roles; node
 // is its name, empty for any.
 func (c *Credentials) Client(protocol, node string, roles ...cluster.Role) *tls.Config {
+	return c.client(c.removed, protocol, node, roles...)
+}
+
+// ClientOfMember is Client for the log, to a control node that is a member of the consensus. It
+// may have been removed from the cluster: it votes, and has to be told, until the log says that
+// it is no member any more.
+func (c *Credentials) ClientOfMember(node string) *tls.Config {
+	return c.client(nil, ProtocolRaft, node, cluster.Control)
+}
+
+func (c *Credentials) client(removed func(string) bool, protocol, node string, roles ...cluster.Role) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, NextProtos: []string{protocol},
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &c.current.Load().own, nil },
 		// Nodes are known by name, not by address: VerifyConnection checks the chain and the name.
 		InsecureSkipVerify: true,
 		VerifyConnection: func(s tls.ConnectionState) error {
-			name, err := c.verify(s)
+			name, err := c.verify(s, removed)
 			switch {
 			case err != nil:
 				return err
@@ -155,8 +166,8 @@ func (c *Credentials) Client(protocol, node string, roles ...cluster.Role) *tls.
 }
 
 // verify checks the other side's certificate: signed by a trusted CA, valid now, of
-// this cluster, of a node that was not removed.
-func (c *Credentials) verify(s tls.ConnectionState) (Name, error) {
+// this cluster, of a node that removed, which may be nil, does not tell.
+func (c *Credentials) verify(s tls.ConnectionState, removed func(node string) bool) (Name, error) {
 	if len(s.PeerCertificates) == 0 {
 		return Name{}, fmt.Errorf("%w: there is no certificate", ErrPeer)
 	}
@@ -176,7 +187,7 @@ func (c *Credentials) verify(s tls.ConnectionState) (Name, error) {
 		return Name{}, fmt.Errorf("%w: %w", ErrPeer, err)
 	case name.Cluster != c.name.Cluster:
 		return Name{}, fmt.Errorf("%w: %s is of another cluster", ErrPeer, name)
-	case c.removed != nil && c.removed(name.Node):
+	case removed != nil && removed(name.Node):
 		return Name{}, fmt.Errorf("%w: %s was removed", ErrPeer, name)
 	}
 	return name, nil
