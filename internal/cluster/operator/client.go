@@ -152,15 +152,20 @@ func (c *Client) call(ctx context.Context, path string, in, out any, limit int64
 	return nil
 }
 
-// Propose has a change made and returns the index of the state that has it. It makes
-// the command's request id, so that a change of leader does no harm.
+// Propose has a change made and returns the index of the state that has it. With a request id
+// (link.NewRequest), which makes repetitions harmless, it waits some seconds for a leader.
 func (c *Client) Propose(ctx context.Context, kind cluster.Kind, request string, body any) (uint64, error) {
 	command, err := cluster.NewCommand(kind, request, time.Now(), body)
 	if err != nil {
 		return 0, err
 	}
 	var reply cluster.ProposeReply
-	err = c.call(ctx, cluster.PathPropose, command, &reply, cluster.MaxCall)
+	once := func() error { return c.call(ctx, cluster.PathPropose, command, &reply, cluster.MaxCall) }
+	if request == "" {
+		err = once()
+	} else {
+		err = patiently(ctx, once)
+	}
 	return reply.Index, err
 }
 
@@ -187,10 +192,11 @@ func (c *Client) Renew(ctx context.Context, request []byte) (cluster.RenewRespon
 	return out, err
 }
 
-// Backup returns a copy of the state (control.ParseBackup reads it).
+// Backup returns a copy of the state (control.ParseBackup reads it). It waits some seconds for
+// a leader.
 func (c *Client) Backup(ctx context.Context) ([]byte, error) {
 	var out []byte
-	err := c.call(ctx, cluster.PathBackup, struct{}{}, &out, cluster.MaxBackup)
+	err := patiently(ctx, func() error { return c.call(ctx, cluster.PathBackup, struct{}{}, &out, cluster.MaxBackup) })
 	return out, err
 }
 
@@ -207,7 +213,7 @@ func (c *Client) Transfer(ctx context.Context, to string) error {
 }
 
 // CreateKey makes an API key. If it returns client.ErrNoLeader, a key may have been
-// made that nobody knows.
+// made that nobody knows; so it is asked for once.
 func (c *Client) CreateKey(ctx context.Context, request KeyRequest) (NewKey, error) {
 	var out NewKey
 	err := c.call(ctx, PathKeys, request, &out, cluster.MaxCall)
