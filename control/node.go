@@ -307,6 +307,13 @@ func (n *Node) announce(ctx context.Context) error {
 	}
 }
 
+// outside says that this node is in no consensus yet: it has no leader before the others have
+// heard of it, and taken it in.
+func (n *Node) outside() bool {
+	r := n.raft.Load()
+	return r != nil && len(n.servers(r)) == 0
+}
+
 // announced tries once, here or by way of the contacts. It repeats a command whose
 // result is not known, and makes a new one after a refusal. Its error ends the node.
 func (n *Node) announced(ctx context.Context, c *cluster.Command) (bool, *cluster.Command, error) {
@@ -318,7 +325,10 @@ func (n *Node) announced(ctx context.Context, c *cluster.Command) (bool, *cluste
 		}
 		c = &made
 	}
-	index, err := n.Propose(ctx, *c)
+	index, err := uint64(0), ErrNoLeader
+	if !n.outside() {
+		index, err = n.Propose(ctx, *c)
+	}
 	if errors.Is(err, ErrNoLeader) {
 		n.meet(ctx)
 		index, err = n.contacts.Propose(ctx, *c)

@@ -108,10 +108,16 @@ func TestLife(t *testing.T) {
 	c.Await("deployment four", has("four"))
 }
 
+// A new node does not wait for a leader before it asks to be taken in: it has none until then.
+func TestNewNodeAsksAtOnce(t *testing.T) {
+	t.Parallel()
+	controltest.New(t, 2, func(cfg *control.Config) { cfg.Patience = 2 * controltest.Patience })
+}
+
 // What a follower was told is seen there, once it has answered.
 func TestFollowerSeesWhatItWasTold(t *testing.T) {
 	t.Parallel()
-	// It waits for that for Patience at most. So does a new node for a leader before it asks others.
+	// It waits for that for Patience at most.
 	c := controltest.New(t, 3, func(cfg *control.Config) { cfg.Patience = 5 * time.Second })
 	for i := range 5 {
 		f, name := c.Follower(), fmt.Sprint("d", i)
