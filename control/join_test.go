@@ -247,7 +247,10 @@ func TestJoinOnce(t *testing.T) {
 func TestJoinDuringElection(t *testing.T) {
 	t.Parallel()
 	log := new(buffer)
-	c := controltest.New(t, 3, func(cfg *control.Config) { cfg.Log = slog.New(slog.NewTextHandler(log, nil)) })
+	c := controltest.New(t, 3, func(cfg *control.Config) {
+		controltest.Impatient(cfg)
+		cfg.Log = slog.New(slog.NewTextHandler(log, nil))
+	})
 	once := token(t, c, cluster.Worker, 1, time.Hour)
 	c.Await("the token", func(s *state.State) bool { _, ok := s.Token(once.ID); return ok })
 	gone := slices.Clone(c.Nodes()[:2])

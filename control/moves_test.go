@@ -17,7 +17,7 @@ import (
 // there, while it replicates to it, without the lock under which it changes.
 func TestMovesAreNotForTheConsensus(t *testing.T) {
 	t.Parallel()
-	c := controltest.New(t, 3, nil)
+	c := controltest.New(t, 3, controltest.Impatient)
 	before := control.Members(c.Leader().Node)
 	old := c.Follower()
 	old.Crash()
@@ -78,7 +78,10 @@ func TestMovedNodesFindEachOtherByTheirLogs(t *testing.T) {
 	t.Parallel()
 	net := names{at: map[string]string{}}
 	own := map[string]string{"c1": "c1.first:7000", "c2": "c2.first:7000", "c3": "c3.first:7000"}
-	c := controltest.New(t, 3, func(cfg *control.Config) { net.name(cfg, own[cfg.Self.ID]) })
+	c := controltest.New(t, 3, func(cfg *control.Config) {
+		controltest.Impatient(cfg)
+		net.name(cfg, own[cfg.Self.ID])
+	})
 	for _, id := range []string{"c2", "c3"} {
 		n := c.Node(id)
 		n.Crash()
@@ -94,6 +97,7 @@ func TestMovedNodesFindEachOtherByTheirLogs(t *testing.T) {
 	}
 	net.drop(own["c1"])
 	c.Change = func(cfg *control.Config) {
+		controltest.Impatient(cfg)
 		net.name(cfg, own[cfg.Self.ID])
 		cfg.Bootstrap, cfg.Contacts = nil, nil
 	}

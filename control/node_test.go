@@ -38,7 +38,7 @@ func encoded(t *testing.T, v any) string {
 // its leader, restart from disk, lose its majority.
 func TestLife(t *testing.T) {
 	t.Parallel()
-	c := controltest.New(t, 3, nil)
+	c := controltest.New(t, 3, controltest.Impatient)
 	if own, ok := c.Leader().State().Cluster(); !ok || own.ID != controltest.ID {
 		t.Fatalf("cluster %v %v", own, ok)
 	}
@@ -117,8 +117,7 @@ func TestNewNodeAsksAtOnce(t *testing.T) {
 // What a follower was told is seen there, once it has answered.
 func TestFollowerSeesWhatItWasTold(t *testing.T) {
 	t.Parallel()
-	// It waits for that for Patience at most.
-	c := controltest.New(t, 3, func(cfg *control.Config) { cfg.Patience = 5 * time.Second })
+	c := controltest.New(t, 3, nil)
 	for i := range 5 {
 		f, name := c.Follower(), fmt.Sprint("d", i)
 		index := c.Propose(f, cluster.KindPutDeployment, deployment(name))

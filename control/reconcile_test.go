@@ -202,6 +202,7 @@ func TestMembers(t *testing.T) {
 func TestCutOff(t *testing.T) {
 	t.Parallel()
 	c := controltest.New(t, 3, func(cfg *control.Config) {
+		controltest.Impatient(cfg)
 		// Long enough that a busy machine does not look like a leader that is gone.
 		cfg.Heartbeat, cfg.Election, cfg.Lease = 2*time.Second, 2*time.Second, 1800*time.Millisecond
 	})

@@ -31,6 +31,7 @@ type unwelcome struct {
 func newUnwelcome(t *testing.T, n int) *unwelcome {
 	u := &unwelcome{log: new(buffer), dirs: map[string]string{}, credentials: map[string]*identity.Credentials{}}
 	u.Cluster = controltest.New(t, n, func(cfg *control.Config) {
+		controltest.Impatient(cfg)
 		cfg.RefusedAfter = 500 * time.Millisecond
 		cfg.Log = slog.New(slog.NewTextHandler(u.log, nil)).With("at", cfg.Self.ID)
 		u.mu.Lock()

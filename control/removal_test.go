@@ -73,6 +73,7 @@ func removeOneOfTwo(t *testing.T, moves bool) {
 	c := controltest.New(t, 2, func(cfg *control.Config) {
 		g := newGate()
 		gates[cfg.Self.ID] = g
+		controltest.Impatient(cfg)
 		cfg.Dead = g.dead
 		cfg.LostAfter, cfg.SuspectAfter = time.Hour, time.Nanosecond // it asks in each round, and nobody is lost
 	})

@@ -94,7 +94,7 @@ func TestWatch(t *testing.T) {
 // back: one that has started knows its leader before it knows what was committed.
 func TestWatchersAreNeverSetBack(t *testing.T) {
 	t.Parallel()
-	c := controltest.New(t, 3, nil)
+	c := controltest.New(t, 3, controltest.Impatient)
 	ctx, stop := context.WithCancel(t.Context())
 	work := pool.New().WithErrors()
 	var watchers []*client.Client

@@ -29,6 +29,14 @@ const ID = "test"
 // Patience bounds every wait of this package.
 const Patience = 20 * time.Second
 
+// leaderless is how long calls wait for a leader: a busy machine may hold up an election for
+// long, which fails no test of something else.
+const leaderless = 5 * time.Second
+
+// Impatient is a change of configuration for tests that have no leader for a while, or whose
+// nodes move: nodes say soon that there is none, as by default, and then where they are.
+func Impatient(cfg *control.Config) { cfg.Patience = 0 }
+
 // Cluster is a set of control nodes. Its methods end the test if they fail.
 type Cluster struct {
 	TB        testing.TB
@@ -186,7 +194,7 @@ func (c *Cluster) Start(id string) *Node {
 		Raft:        mux.Listener(identity.ProtocolRaft),
 		Credentials: credentials, Authority: c.Authority, GossipKey: c.GossipKey, Pepper: c.Pepper,
 		Contacts: c.Addrs(), View: view, Dial: n.net.dial,
-		Heartbeat: c.heartbeat, Election: c.heartbeat, Lease: c.heartbeat * 2 / 3,
+		Heartbeat: c.heartbeat, Election: c.heartbeat, Lease: c.heartbeat * 2 / 3, Patience: leaderless,
 		NoSync: true, Log: slog.New(slog.DiscardHandler),
 	}
 	if len(c.nodes) == 0 {
