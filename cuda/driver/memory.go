@@ -50,7 +50,7 @@ func (c *Context) Free(p Ptr) error {
 	return c.fail("free device memory", c.driver.table.memFree(c.handle, p))
 }
 
-// Write copies src to device memory and blocks until src may be changed. It is for start-up and tests; the step path
+// Write copies src to device memory and blocks until it is there, for every stream. It is for start-up and tests; the step path
 // copies from HostMem on a stream.
 func (c *Context) Write(dst Ptr, src []byte) error {
 	if len(src) == 0 {

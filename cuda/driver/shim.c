@@ -86,7 +86,12 @@ int tr_host_alloc(const trctl_driver *t, tr_h ctx, size_t bytes, unsigned flags,
 }
 
 int tr_host_free(const trctl_driver *t, tr_h ctx, void *host) { ENTER; return t->cuMemFreeHost(host); }
-int tr_write(const trctl_driver *t, tr_h ctx, tr_ptr dst, const void *src, size_t bytes) { ENTER; return t->cuMemcpyHtoD_v2(dst, src, bytes); }
+// From pageable memory the driver's copy returns when the bytes are in a buffer of its own: other streams must not begin before they arrive.
+int tr_write(const trctl_driver *t, tr_h ctx, tr_ptr dst, const void *src, size_t bytes) {
+	ENTER;
+	int rc = t->cuMemcpyHtoD_v2(dst, src, bytes);
+	return rc ? rc : t->cuStreamSynchronize(0);
+}
 int tr_read(const trctl_driver *t, tr_h ctx, void *dst, tr_ptr src, size_t bytes) { ENTER; return t->cuMemcpyDtoH_v2(dst, src, bytes); }
 int tr_copy_htod(const trctl_driver *t, tr_h ctx, tr_h stream, tr_ptr dst, const void *src, size_t bytes) { ENTER; return t->cuMemcpyHtoDAsync_v2(dst, src, bytes, (void *)stream); }
 int tr_copy_dtoh(const trctl_driver *t, tr_h ctx, tr_h stream, void *dst, tr_ptr src, size_t bytes) { ENTER; return t->cuMemcpyDtoHAsync_v2(dst, src, bytes, (void *)stream); }

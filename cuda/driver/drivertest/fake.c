@@ -299,9 +299,9 @@ static int fake_cuStreamCreateWithPriority(void **s, unsigned flags, int priorit
 
 static int fake_cuStreamDestroy_v2(void *s) { BEGIN(cuStreamDestroy_v2, 1) free(s); F.open[here()].streams--; END }
 
-// Waiting during a capture is an error and spoils the capture, as on the device.
+// Waiting during a capture is an error and spoils the capture, as on the device. The default stream, null, captures nothing.
 static int waiting(stream *s) {
-	if (s->capture == NULL) return 0;
+	if (s == NULL || s->capture == NULL) return 0;
 	s->invalid = 1;
 	return CAPTURE_UNSUPPORTED;
 }
