@@ -348,7 +348,7 @@ func TestAttentionRings(t *testing.T) {
 	for _, arch := range []string{"sm_80", "sm_90a"} {
 		set, err := kernels.LoadFor(t.Context(), r.Context, r.Builder, tiny, arch)
 		r.ok(err)
-		other := &rig{r.Device, set, t}
+		other := &rig{Device: r.Device, set: set, tb: t}
 		for _, blocks := range []int{1, 4, 1 << 20} {
 			if got := bothOrders(other, func() []uint16 { return c.run(other, kernels.AttnWide, blocks) }); !slices.Equal(got, whole) {
 				t.Errorf("%s, a plan for %d blocks: other bits", arch, blocks)

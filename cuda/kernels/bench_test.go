@@ -14,12 +14,14 @@ type rig struct {
 	*cudatest.Device
 	set *kernels.Set
 	tb  testing.TB
+
+	partial, arrived driver.Ptr // of products in parts, made when they are first asked for
 }
 
 func newRig(tb testing.TB, d kernels.Dims) *rig {
 	tb.Helper()
 	dev := cudatest.Open(tb)
-	return &rig{dev, dev.Load(tb, d), tb}
+	return &rig{Device: dev, set: dev.Load(tb, d), tb: tb}
 }
 
 // withBig adds the vocabulary and heads of a real model on a GPU; the emulator would take minutes.
@@ -37,6 +39,21 @@ func (r *rig) ok(err error) {
 	if err != nil {
 		r.tb.Fatal(err)
 	}
+}
+
+// room is for the partial sums of Panel, counters for the parts that are done.
+func (r *rig) room() driver.Ptr {
+	if r.partial == 0 {
+		r.partial = cudatest.Make[float32](r.tb, r.Device, kernels.PanelRoom)
+	}
+	return r.partial
+}
+
+func (r *rig) counters() driver.Ptr {
+	if r.arrived == 0 {
+		r.arrived = cudatest.Put(r.tb, r.Device, make([]uint32, kernels.PanelTiles))
+	}
+	return r.arrived
 }
 
 // head puts a step's head on the device.

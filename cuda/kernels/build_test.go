@@ -31,9 +31,12 @@ func TestPrebuild(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shared := len(anyModel()) + len(RouterVariants())
-	own := len(Variants(small, "sm_80")) - len(anyModel())
-	if want := 2 * (2*own + shared); len(r.programs) != want || stats.Compiled != want || stats.Stored != want {
+	want := 0
+	for _, arch := range []string{"sm_80", "sm_90a"} {
+		any := len(anyModel(arch))
+		want += 2*(len(Variants(small, arch))-any) + any + len(RouterVariants())
+	}
+	if len(r.programs) != want || stats.Compiled != want || stats.Stored != want {
 		t.Errorf("%d programs, stats %+v, want %d", len(r.programs), stats, want)
 	}
 	seen := map[nvrtc.Key]bool{}

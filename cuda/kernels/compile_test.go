@@ -96,7 +96,7 @@ func TestDimsCheck(t *testing.T) {
 
 func TestSources(t *testing.T) {
 	names := map[string]bool{}
-	for _, v := range append(Variants(shapes["tiny-s"], "sm_80"), RouterVariants()...) {
+	for _, v := range append(Variants(shapes["tiny-s"], "sm_90a"), RouterVariants()...) {
 		names[v.Kernel] = true
 	}
 	for _, n := range Names() {

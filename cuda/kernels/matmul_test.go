@@ -2,6 +2,7 @@ package kernels_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/sourcegraph/conc/iter"
@@ -23,6 +24,17 @@ func products(s *kernels.Set) map[string]matmul {
 	for name, form := range forms {
 		out["slim "+name] = func(st *driver.Stream, p *kernels.MatmulParams, tokens int) error { return s.Slim(st, p, tokens, form) }
 		out["tile "+name] = func(st *driver.Stream, p *kernels.MatmulParams, tokens int) error { return s.Tile(st, p, tokens, form) }
+		if !s.HasPanel() {
+			continue
+		}
+		out["panel "+name] = func(st *driver.Stream, p *kernels.MatmulParams, tokens int) error {
+			whole := *p
+			whole.Partial = 0
+			return s.Panel(st, &whole, tokens, form)
+		}
+		out["panel in parts "+name] = func(st *driver.Stream, p *kernels.MatmulParams, tokens int) error {
+			return s.Panel(st, p, tokens, form)
+		}
 	}
 	return out
 }
@@ -45,7 +57,7 @@ func product(r *rig, launch matmul, w driver.Ptr, x []uint16, n, k, tokens, pad 
 	p := kernels.MatmulParams{
 		Count: cudatest.Put(r.tb, r.Device, []int32{int32(tokens)}), W: w,
 		X: cudatest.Put(r.tb, r.Device, x[:tokens*k]), Y: cudatest.Make[float32](r.tb, r.Device, (tokens+1)*(n+pad)),
-		N: int32(n), K: int32(k), LdY: int32(n + pad),
+		N: int32(n), K: int32(k), LdY: int32(n + pad), Partial: r.room(), Arrived: r.counters(),
 	}
 	r.ok(launch(r.Stream, &p, tokens+1))
 	return cudatest.Get[float32](r.tb, r.Device, p.Y, (tokens+1)*(n+pad))
@@ -53,11 +65,11 @@ func product(r *rig, launch matmul, w driver.Ptr, x []uint16, n, k, tokens, pad 
 
 func TestMatmul(t *testing.T) {
 	r := newRig(t, tiny)
-	sizes := [][2]int{{1, 8}, {7, 128}, {16, 192}, {65, 264}, {130, 1032}, {100, 5224}}
-	tokens := []int{0, 1, 2, 3, 5, 8, 9, 17, 33}
+	sizes := [][2]int{{1, 8}, {7, 128}, {16, 192}, {65, 264}, {7, 2056}, {130, 1032}, {100, 5224}}
+	tokens := []int{0, 1, 2, 3, 5, 8, 9, 17, 33, 70, 200}
 	if !r.Simulated {
 		sizes = append(sizes, [2]int{4096, 1024}, [2]int{1024, 3072}, [2]int{749, 5120})
-		tokens = append(tokens, 64, 65, 300)
+		tokens = append(tokens, 64, 65, 129, 300)
 	}
 	for _, s := range sizes {
 		n, k := s[0], s[1]
@@ -72,7 +84,7 @@ func TestMatmul(t *testing.T) {
 		want, weights := reference(w, x[:longest*k], n, k), cudatest.Put(t, r.Device, w)
 		alone := map[string][]float32{} // first token of the first batch that has one, by the kernels that share their bits
 		for name, launch := range products(r.set) {
-			family := map[string]string{"gemv": "gemv", "slim deep": "8", "tile deep": "8", "band": "8"}[name]
+			family := map[string]string{"gemv": "gemv", "slim deep": "8", "tile deep": "8", "panel deep": "8", "panel in parts deep": "8", "band": "8"}[name]
 			if family == "" {
 				family = "4"
 			}
@@ -115,7 +127,8 @@ func TestMatmulRefuses(t *testing.T) {
 	} {
 		p := good
 		change(&p)
-		if r.set.Gemv(r.Stream, &p, 1) == nil || r.set.Slim(r.Stream, &p, 1, kernels.SlimDeep) == nil || r.set.Tile(r.Stream, &p, 1, kernels.SlimWide) == nil {
+		if r.set.Gemv(r.Stream, &p, 1) == nil || r.set.Slim(r.Stream, &p, 1, kernels.SlimDeep) == nil ||
+			r.set.Tile(r.Stream, &p, 1, kernels.SlimWide) == nil || r.set.Panel(r.Stream, &p, 1, kernels.SlimDeep) == nil {
 			t.Errorf("%s: launched", name)
 		}
 	}
@@ -125,7 +138,7 @@ func TestMatmulRefuses(t *testing.T) {
 func TestGate(t *testing.T) {
 	r := newRig(t, odd)
 	const n = 1032 // F of odd
-	for _, k := range []int{8, 136, 520} {
+	for _, k := range []int{8, 136, 520, 2056} { // of the last panel makes parts
 		w, x := cudatest.Put(t, r.Device, cudatest.BF16s(1, 2*n*k, 1)), cudatest.BF16s(2, 40*k, 1)
 		plain := products(r.set)
 		gates := map[string]matmul{"gemv": r.set.GemvGate, "band": r.set.BandGate}
@@ -133,16 +146,31 @@ func TestGate(t *testing.T) {
 			gates[name] = func(st *driver.Stream, p *kernels.MatmulParams, tokens int) error {
 				return r.set.SlimGate(st, p, tokens, form)
 			}
+			gates["tile"+name[4:]] = func(st *driver.Stream, p *kernels.MatmulParams, tokens int) error {
+				return r.set.TileGate(st, p, tokens, form)
+			}
+			if !r.set.HasPanel() {
+				continue
+			}
+			gates["panel"+name[4:]] = func(st *driver.Stream, p *kernels.MatmulParams, tokens int) error {
+				q := *p
+				q.Partial = 0
+				return r.set.PanelGate(st, &q, tokens, form)
+			}
+			gates["panel in parts"+name[4:]] = func(st *driver.Stream, p *kernels.MatmulParams, tokens int) error {
+				return r.set.PanelGate(st, p, tokens, form)
+			}
 		}
 		for name, gate := range gates {
 			for _, tokens := range []int{1, 2, 7, 9, 33} {
-				if r.Simulated && tokens*k > 1200 || name == "band" && tokens >= kernels.MaxBand {
+				parted := strings.HasPrefix(name, "panel in parts") && tokens == 1
+				if r.Simulated && tokens*k > 1200 && !parted || name == "band" && tokens >= kernels.MaxBand {
 					continue
 				}
 				head := r.head(kernels.StepHead{Tokens: int32(tokens)})
 				p := kernels.MatmulParams{
 					Count: head + kernels.HeadTokens, W: w, X: cudatest.Put(t, r.Device, x[:tokens*k]), Y: cudatest.Make[float32](t, r.Device, tokens*2*n),
-					N: 2 * n, K: int32(k), LdY: 2 * n,
+					N: 2 * n, K: int32(k), LdY: 2 * n, Partial: r.room(), Arrived: r.counters(),
 				}
 				r.ok(plain[name](r.Stream, &p, tokens))
 				s := kernels.SilumulParams{Head: head, GU: p.Y, Out: cudatest.Make[uint16](t, r.Device, tokens*n)}

@@ -137,7 +137,11 @@ type AttnParams struct {
 // MatmulParams mirrors struct MatmulParams.
 type MatmulParams struct {
 	Count, W, X, Y, Claims driver.Ptr
-	N, K, LdY, Late        int32
+	// Partial is room for the sums of Panel's parts, of PanelRoom floats, and Arrived for PanelTiles counters, which are 0
+	// before and after. Without them a block of it always has all of K.
+	Partial, Arrived driver.Ptr
+	N, K, LdY, Late  int32
+	passes, _        int32 // over K; set by Panel
 }
 
 // SilumulParams mirrors struct SilumulParams.

@@ -27,6 +27,7 @@ type Set struct {
 	slim     [2][slimForms][slimWidths]*driver.Function // plain and gate
 	band     [2]*driver.Function
 	tile     [2][len(tilePasses)]*driver.Function
+	panel    [2][len(panelShapes)]*driver.Function // nil where hopper says no
 
 	// multiprocessors is the device's, and banded says that its shared memory is large enough for band.
 	multiprocessors int
@@ -77,7 +78,7 @@ func load(ctx context.Context, device *driver.Context, b Builder, d Dims, t *Tim
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	places := s.places()
+	places := s.places(arch)
 	if len(places) != len(variants) {
 		return nil, fmt.Errorf("kernels: %d variants for %d functions", len(variants), len(places))
 	}
@@ -117,12 +118,22 @@ func (s *Set) allow(d driver.Device) error {
 		}
 		s.banded = true
 	}
+	for gate := range s.panel {
+		for i, f := range s.panel[gate] {
+			if f == nil {
+				continue
+			}
+			if err := f.SetMaxSharedBytes(panelShapes[i].shared()); err != nil {
+				return err
+			}
+		}
+	}
 	s.multiprocessors, err = d.Attribute(driver.MultiprocessorCount)
 	return err
 }
 
 // places lists where the functions go, in the order of Variants.
-func (s *Set) places() []**driver.Function {
+func (s *Set) places(arch string) []**driver.Function {
 	out := []**driver.Function{
 		&s.attn[AttnNarrow], &s.attn[AttnWide], &s.embed, &s.part, &s.stats, &s.qkvpost, &s.rmsnorm, &s.sample, &s.silumul,
 		&s.adjust, &s.convert, &s.hashfill, &s.prep, &s.publish,
@@ -142,6 +153,11 @@ func (s *Set) places() []**driver.Function {
 		out = append(out, &s.band[gate])
 		for i := range s.tile[gate] {
 			out = append(out, &s.tile[gate][i])
+		}
+		for i := range s.panel[gate] {
+			if hopper(arch) {
+				out = append(out, &s.panel[gate][i])
+			}
 		}
 	}
 	return out

@@ -30,9 +30,9 @@ func BenchmarkMatmul(b *testing.B) {
 			if tokens*s[0] > 2048*51200 {
 				continue // larger than y
 			}
-			for _, kind := range []string{"gemv", "band", "deep", "wide", "thin", "tile", "cublaslt"} {
+			for _, kind := range []string{"gemv", "band", "deep", "wide", "thin", "tile", "panel", "parts", "cublaslt"} {
 				slim := kind == "deep" || kind == "wide" || kind == "thin"
-				if kind == "gemv" && tokens > 2 || kind == "band" && (tokens > kernels.MaxBand || !r.set.BandFits(s[0], s[1])) || slim && tokens > kernels.MaxSlim || kind == "cublaslt" && m.blas == nil || kind == "tile" && tokens < 64 {
+				if kind == "gemv" && tokens > 2 || kind == "band" && (tokens > kernels.MaxBand || !r.set.BandFits(s[0], s[1])) || slim && tokens > 2*kernels.MaxSlim || kind == "cublaslt" && m.blas == nil || (kind == "tile" || kind == "panel" || kind == "parts") && tokens < 16 {
 					continue
 				}
 				b.Run(fmt.Sprintf("n=%d,k=%d/T=%d/%s", s[0], s[1], tokens, kind), func(b *testing.B) { m.run(b, kind, s[0], s[1], tokens) })
@@ -45,7 +45,7 @@ func BenchmarkMatmul(b *testing.B) {
 	r.ok(r.Context.Free(m.weights))
 }
 
-var benchTokens = []int{1, 2, 4, 8, 16, 32, 64, 256, 2048}
+var benchTokens = []int{1, 2, 4, 8, 16, 32, 40, 64, 128, 256, 2048}
 
 // matmulBench has the operands of all shapes.
 type matmulBench struct {
@@ -101,6 +101,16 @@ func (m *matmulBench) run(b *testing.B, kind string, n, k, tokens int) {
 			return m.set.Band(m.r.Stream, &p, tokens)
 		case "tile":
 			return m.set.Tile(m.r.Stream, &p, tokens, kernels.SlimDeep)
+		case "panel", "parts":
+			p.Partial, p.Arrived = 0, 0
+			if kind != "panel" {
+				p.Partial, p.Arrived = m.r.room(), m.r.counters()
+			}
+			form := kernels.SlimDeep
+			if n >= 8448 {
+				form = kernels.SlimWide // fewer parts, as the executor has it
+			}
+			return m.set.Panel(m.r.Stream, &p, tokens, form)
 		case "cublaslt":
 			return m.blas.Matmul(m.r.Stream, view(p.Y, tensor.F32, tokens, n), view(p.X, tensor.BF16, tokens, k), view(p.W, tensor.BF16, n, k), false, m.space)
 		}

@@ -130,6 +130,44 @@ func tileVariant(passes, gate int) Variant {
 	return Variant{"tile", defines("TILE_W", passes, "TILE_ACT", gate), 255}
 }
 
+// panelShape is how panel is cut: the tokens of a block, its stages of shared memory, blocks that fit a multiprocessor, and whether a block
+// has but one pass over K. Direct ones read weights past the first cache: the better way while memory is the bottleneck.
+type panelShape struct {
+	tokens, stages, blocks int
+	parts, direct          bool
+}
+
+// panelShapes are the variants of panel, those in parts and the narrowest first.
+var panelShapes = [...]panelShape{
+	{32, 4, 2, true, true}, {64, 4, 2, true, true}, {64, 3, 3, true, true}, {128, 3, 2, true, true},
+	{64, 4, 2, false, true}, {128, 5, 1, false, false}, {192, 4, 1, false, false},
+}
+
+// panelRows are the rows of a block of panel, panelRun the elements of a run.
+const (
+	panelRows = 128
+	panelRun  = 64
+)
+
+// shared is the bytes of struct Shared of panel.cu.
+func (s panelShape) shared() int { return s.stages*(panelRows+s.tokens)*2*panelRun + 1024 }
+
+func panelVariant(s panelShape, gate int) Variant {
+	registers := [...]int{1: 255, 2: 128, 3: 80}[s.blocks]
+	return Variant{"panel", defines("PANEL_T", s.tokens, "PANEL_S", s.stages, "PANEL_B", s.blocks, "PANEL_ACT", gate, "PANEL_PARTS", flag(s.parts), "PANEL_DIRECT", flag(s.direct)), registers}
+}
+
+// flag is a condition as kernels read it.
+func flag(on bool) int {
+	if on {
+		return 1
+	}
+	return 0
+}
+
+// hopper says that an architecture has the tensor cores of panel.
+func hopper(arch string) bool { return arch == "sm_90a" }
+
 // attnRing is the spans in the ring of the wide form of attn: two blocks with three of them fit a multiprocessor of data centre GPUs
 // since Hopper, and one with two fits every other one.
 func attnRing(arch string) int {
@@ -156,11 +194,11 @@ func Variants(d Dims, arch string) []Variant {
 		attnVariant(dims, AttnNarrow, ring), attnVariant(dims, AttnWide, ring), {"embed", dims, 64}, {"logitpart", dims, 96}, {"logitstats", dims, 64},
 		{"qkvpost", dims, 64}, {"rmsnorm", dims, 128}, {"sample", dims, 128}, {"silumul", dims, 64},
 	}
-	return append(vs, anyModel()...)
+	return append(vs, anyModel(arch)...)
 }
 
 // anyModel lists the variants that do not depend on a model's dimensions.
-func anyModel() []Variant {
+func anyModel(arch string) []Variant {
 	vs := []Variant{{"adjust", nil, 64}, {"convert", nil, 64}, {"hashfill", nil, 64}, {"prep", nil, 64}, {"publish", nil, 64}}
 	for _, w := range gemvWidths {
 		vs = append(vs, gemvVariant(w, 0))
@@ -177,6 +215,11 @@ func anyModel() []Variant {
 		vs = append(vs, bandVariant(gate))
 		for _, passes := range tilePasses {
 			vs = append(vs, tileVariant(passes, gate))
+		}
+		for _, shape := range panelShapes {
+			if hopper(arch) {
+				vs = append(vs, panelVariant(shape, gate))
+			}
 		}
 	}
 	return vs

@@ -55,7 +55,7 @@ static int device_attribute(int *value, int attribute, int device) {
 	switch (attribute) {
 	case 16: *value = 4; break;      // multiprocessors
 	case 19: case 41: *value = 1; break;
-	case 75: *value = 8; break;      // compute capability 8.0
+	case 75: *value = 9; break;      // compute capability 9.0, whose kernels are the most
 	case 1: *value = 1024; break;
 	case 97: *value = 227 << 10; break; // shared memory of a block
 	default: *value = 0;

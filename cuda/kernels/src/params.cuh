@@ -191,10 +191,14 @@ struct MatmulParams {
 	const bf16 *x;    // [T][K]
 	void *y;          // [T][ldy] f32, or bf16 where the product ends in the gate
 	u32 *claims;      // tiles of band that were claimed, 0 before and after; or null
+	float *partial;   // of panel in parts: [tiles][passes][128 PANEL_T]
+	u32 *arrived;     // of panel in parts: [tiles] parts that are done, 0 before and after
 	int n, k, ldy;
 	int late; // 1: the next kernel begins after the kernels before this one have ended, so that it may use their results at once
+	int passes;       // of panel, over K
+	int unused;
 };
-static_assert(sizeof(MatmulParams) == 56, "MatmulParams");
+static_assert(sizeof(MatmulParams) == 80, "MatmulParams");
 
 struct SilumulParams {
 	const StepHead *head;

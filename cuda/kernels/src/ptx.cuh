@@ -56,7 +56,7 @@ __device__ __forceinline__ void forget(unsigned &v) { asm volatile("" : "+r"(v))
 
 // SHARED_STRUCT names a struct in dynamic shared memory, which may exceed 48 KiB; the launch says how much.
 #define SHARED_STRUCT(type, name)                                \
-	extern __shared__ __align__(128) unsigned char shared_bytes[]; \
+	extern __shared__ __align__(1024) unsigned char shared_bytes[]; \
 	type &name = *(type *)shared_bytes
 
 // low_halves packs the low 16 bits of a and b (a low), high_halves the high 16 bits.
@@ -99,8 +99,97 @@ __device__ __forceinline__ void copy_async(void *to, const void *from, bool vali
 	const unsigned at = (unsigned)__cvta_generic_to_shared(to);
 	asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(valid ? 16 : 0) : "memory");
 }
+// copy_async_half copies 8 bytes.
+__device__ __forceinline__ void copy_async_half(void *to, const void *from, bool valid) {
+	const unsigned at = (unsigned)__cvta_generic_to_shared(to);
+	asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 8, %2;" ::"r"(at), "l"(from), "r"(valid ? 8 : 0) : "memory");
+}
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+
+// The tensor cores of a warpgroup, 128 threads, on sm_90a. Operands are in shared memory, as rows of 64 inner elements, or the first one
+// in registers, where each warp has the 16 rows of its part of d as mma_bf16 lays them out; both stay as they are until the wait. A
+// MatrixRef names rows whose first lies at a multiple of 1024 bytes. Piece i of a row, 16 bytes, is in the place i ^ row % 8.
+//
+// group_mma adds A * B^T to d, or sets d to that: A is 64 rows, B is 8 NT rows, of both the 16 elements of a step of four. Warp w of the
+// group has rows 16 w to 16 w + 15 of d, laid out as mma_bf16 has them. Order: group_begin, products,
+// then group_commit. group_wait<N> waits until at most the N newest groups are open, and their operands may be overwritten. group_end waits
+// for all; d may be read afterwards.
+// copies_for_group comes between a thread's copy_wait and the barrier after which products read its copies.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+typedef unsigned long long MatrixRef;
+
+__device__ __forceinline__ MatrixRef matrix_ref(const void *rows) {
+	const unsigned at = (unsigned)__cvta_generic_to_shared(rows);
+	// The address; the distance of 8 rows, 1024 bytes; pieces permuted in lines of 128 bytes.
+	return (MatrixRef)((at & 0x3ffff) >> 4) | (MatrixRef)1 << 16 | (MatrixRef)64 << 32 | (MatrixRef)1 << 62;
+}
+
+__device__ __forceinline__ void copies_for_group() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+__device__ __forceinline__ void group_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void group_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int N> __device__ __forceinline__ void group_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+template <int NT> __device__ __forceinline__ void group_end(float (&d)[NT][4]) {
+	group_wait<0>();
+#pragma unroll
+	for (int i = 0; i < NT; i++) asm volatile("" : "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])::"memory");
+}
+
+#define D1(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define D8(i) D1(i), D1(i + 1), D1(i + 2), D1(i + 3), D1(i + 4), D1(i + 5), D1(i + 6), D1(i + 7)
+
+__device__ __forceinline__ void group_mma(float (&d)[16][4], MatrixRef a, MatrixRef b, int step, bool add) {
+	asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+	             "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+	             "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+	             "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+	             "%64, %65, p, 1, 1, 0, 0;\n}"
+	             : D8(0), D8(8)
+	             : "l"(a + 2 * step), "l"(b + 2 * step), "r"((int)add));
+}
+
+__device__ __forceinline__ void group_mma(float (&d)[16][4], const unsigned (&a)[4], MatrixRef b, int step, bool add) {
+	asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+	             "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+	             "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+	             "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+	             "{%64, %65, %66, %67}, %68, p, 1, 1, 0;\n}"
+	             : D8(0), D8(8)
+	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b + 2 * step), "r"((int)add));
+}
+
+__device__ __forceinline__ void group_mma(float (&d)[24][4], MatrixRef a, MatrixRef b, int step, bool add) {
+	asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n"
+	             "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
+	             "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+	             "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+	             "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "
+	             "%96, %97, p, 1, 1, 0, 0;\n}"
+	             : D8(0), D8(8), D8(16)
+	             : "l"(a + 2 * step), "l"(b + 2 * step), "r"((int)add));
+}
+
+__device__ __forceinline__ void group_mma(float (&d)[8][4], const unsigned (&a)[4], MatrixRef b, int step, bool add) {
+	asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+	             "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+	             "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+	             "{%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}"
+	             : D8(0)
+	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b + 2 * step), "r"((int)add));
+}
+
+__device__ __forceinline__ void group_mma(float (&d)[4][4], const unsigned (&a)[4], MatrixRef b, int step, bool add) {
+	asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
+	             "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+	             "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+	             "{%16, %17, %18, %19}, %20, p, 1, 1, 0;\n}"
+	             : D1(0), D1(1), D1(2), D1(3)
+	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b + 2 * step), "r"((int)add));
+}
+#undef D1
+#undef D8
+#endif
 
 // prefetch_keep asks the L2 for the line of 128 bytes at p, and to keep it rather than what streams through. Nothing but time depends
 // on it, so what others are yet to write may be asked for.

@@ -86,7 +86,7 @@ func (e *Executor) loadWeights(ctx context.Context, src Source) error {
 	if err := e.stream.Set8(ptr(e.b.x), 0, uint64(e.plan.buffers)); err != nil {
 		return err
 	}
-	for _, v := range []tensor.View{e.b.arrived, e.b.joined, e.b.last, e.b.claims} {
+	for _, v := range []tensor.View{e.b.arrived, e.b.joined, e.b.last, e.b.claims, e.b.parted} {
 		n, err := v.Bytes()
 		if err == nil {
 			err = e.stream.Set8(ptr(v), 0, n)

@@ -35,14 +35,15 @@ type buffers struct {
 	arrived  tensor.View // [2] u32: of publish, and the number of steps so far
 	joined   tensor.View // [partials, Hk] u32, of attn
 	claims   tensor.View // [claimCounters] u32, of products
+	parted   tensor.View // [tiles] u32, of panel
 	last     tensor.View // [slots] i32, what was last sampled
 	saved    tensor.View // [adjustments of a step] f32, logits as they were
 
-	workspace tensor.View // for cuBLASLt, as bytes
+	workspace tensor.View // for cuBLASLt, or the partial sums of panel, as bytes
 }
 
-// workspaceBytes is what cuBLASLt may use.
-const workspaceBytes = 32 << 20
+// workspaceBytes is what one product may use.
+const workspaceBytes = max(32<<20, 4*kernels.PanelRoom)
 
 // paddedTokens is the number of tokens that a step of n is computed for: graphs exist for few sizes, and cuBLASLt chooses
 // an algorithm for each.
@@ -81,6 +82,7 @@ func layoutBuffers(arena *tensor.Arena, cfg *Config, m *model.Config) (*buffers,
 		table: c.take(tensor.I32, cfg.MaxSlots, pagesFor(cfg.MaxContext, cfg.PageSize)),
 		slots: c.take(tensor.I32, t), desc: c.take(tensor.U8, d.bytes), arrived: c.take(tensor.U32, 2),
 		joined: c.take(tensor.U32, cfg.Partials, m.KVHeads), last: c.take(tensor.I32, cfg.MaxSlots), claims: c.take(tensor.U32, claimCounters),
+		parted:    c.take(tensor.U32, kernels.PanelTiles),
 		saved:     c.take(tensor.F32, maxAdjusts(cfg)),
 		workspace: c.take(tensor.U8, workspaceBytes),
 	}

@@ -9,28 +9,32 @@ const (
 	useGemv product = iota
 	useBand
 	useSlim
+	usePanel
 	useTile
 	useLibrary
 )
 
 // product chooses the kernel for a step padded to a number of tokens and a matrix [n, k]. Reproducible steps have band, slim
-// and tile where they give the same bits.
+// and panel or tile where they give the same bits.
 func (e *Executor) product(tokens, n, k int) product {
 	c, library := &e.cfg, e.device.blas != nil
-	own := c.Reproducible || c.Products == ProductsOwn
-	if c.Products == ProductsLibrary && library && !own {
+	own := c.Reproducible || c.Products == ProductsOwn || !library
+	if c.Products == ProductsLibrary && !own {
 		return useLibrary
 	}
 	if e.banded(tokens, n, k) {
 		return useBand
 	}
+	panel := e.launch.HasPanel()
 	switch {
-	case tokens <= 2 && !own:
+	case tokens <= 2 && !c.Reproducible && c.Products != ProductsOwn:
 		return useGemv
-	case tokens <= slimTokens(n, k) || !(library && !own) && tokens <= 2*kernels.MaxSlim:
+	case tokens <= slimTokens(n, k), own && tokens <= ownSlim(n, k, panel):
 		return useSlim
-	case library && !own:
+	case !own:
 		return useLibrary
+	case panel:
+		return usePanel
 	}
 	return useTile
 }
@@ -74,6 +78,18 @@ func slimTokens(n, k int) int {
 		return 16
 	}
 	return 0
+}
+
+// ownSlim is the largest number of tokens for which slim is the best of our own kernels, measured on an H200: above 16 panel
+// reads large matrices faster. Short ones of many rows have enough blocks of slim to fill the device.
+func ownSlim(n, k int, panel bool) int {
+	switch {
+	case !panel, n*k <= shortMatrix && n > 2048:
+		return 2 * kernels.MaxSlim
+	case n*k <= shortMatrix:
+		return kernels.MaxSlim
+	}
+	return kernels.MaxSlim / 2
 }
 
 // slimForm is the form of slim for a matrix [n, k]: blocks of more rows where there are enough of them to fill the

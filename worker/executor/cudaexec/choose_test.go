@@ -26,7 +26,11 @@ func TestProductChoice(t *testing.T) {
 	cfg := graphLimits()
 	cfg.Eager = true
 	e := build(t, d, cfg, Dummy("odd", oddConfig(), 3))
-	large, small := [2]int{51_200, 5120}, [2]int{1024, 2048}
+	large, small, many := [2]int{51_200, 5120}, [2]int{1024, 2048}, [2]int{4096, 1024}
+	above, most := useTile, useSlim // for 48 and 96 tokens of our own kernels
+	if e.launch.HasPanel() {
+		above, most = usePanel, usePanel
+	}
 	for _, c := range []struct {
 		products     Products
 		reproducible bool
@@ -35,8 +39,10 @@ func TestProductChoice(t *testing.T) {
 	}{
 		{ProductsAuto, false, large, map[int]product{1: useGemv, 2: useGemv, 3: useBand, 8: useBand, 9: useLibrary, 64: useLibrary, 256: useLibrary}},
 		{ProductsAuto, false, small, map[int]product{1: useBand, 8: useBand, 16: useSlim, 24: useLibrary}},
-		{ProductsAuto, true, large, map[int]product{16: useSlim, 48: useSlim, 96: useTile}},
-		{ProductsOwn, false, large, map[int]product{1: useSlim, 16: useSlim, 96: useTile}},
+		{ProductsAuto, true, large, map[int]product{16: useSlim, 48: most, 96: above}},
+		{ProductsAuto, true, small, map[int]product{16: useSlim, 32: useSlim, 48: most, 96: above}},
+		{ProductsAuto, true, many, map[int]product{16: useSlim, 48: useSlim, 64: useSlim, 96: above}},
+		{ProductsOwn, false, large, map[int]product{1: useSlim, 16: useSlim, 96: above}},
 		{ProductsLibrary, false, large, map[int]product{1: useLibrary, 16: useLibrary}},
 	} {
 		e.cfg.Products, e.cfg.Reproducible = c.products, c.reproducible

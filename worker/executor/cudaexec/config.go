@@ -69,7 +69,7 @@ const (
 	ProductsAuto Products = iota
 	// ProductsLibrary takes cuBLASLt for all.
 	ProductsLibrary
-	// ProductsOwn takes slim and tile for all.
+	// ProductsOwn takes slim, and panel or tile, for all.
 	ProductsOwn
 	// ProductsBand is ProductsAuto with band for one and two tokens too, ProductsSlim without band.
 	ProductsBand

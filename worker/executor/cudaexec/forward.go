@@ -151,6 +151,10 @@ func (q *queue) gate(i int, w tensor.View) {
 		if q.has(partProducts) {
 			q.op(name, i, e.launch.SlimGate(e.stream, &p, q.tokens, slimForm(int(p.N), int(p.K))))
 		}
+	case usePanel:
+		if q.has(partProducts) {
+			q.op(name, i, e.launch.PanelGate(e.stream, &p, q.tokens, slimForm(int(p.N), int(p.K))))
+		}
 	case useTile:
 		if q.has(partProducts) {
 			q.op(name, i, e.launch.TileGate(e.stream, &p, q.tokens, slimForm(int(p.N), int(p.K))))

@@ -46,12 +46,21 @@ func (q *queue) product(name string, layer int, p part, out, x, w tensor.View, n
 		err = e.launch.Slim(e.stream, &m, n, slimForm(int(m.N), int(m.K)))
 	case useLibrary:
 		if err = q.library(out, x, w, n); errors.Is(err, cublaslt.ErrUnsupported) {
-			err = e.launch.Tile(e.stream, &m, n, slimForm(int(m.N), int(m.K)))
+			err = q.many(&m, n)
 		}
 	default:
-		err = e.launch.Tile(e.stream, &m, n, slimForm(int(m.N), int(m.K)))
+		err = q.many(&m, n)
 	}
 	q.op(name, layer, err)
+}
+
+// many multiplies by the kernel that this device has for many tokens.
+func (q *queue) many(m *kernels.MatmulParams, n int) error {
+	form := slimForm(int(m.N), int(m.K))
+	if q.e.launch.HasPanel() {
+		return q.e.launch.Panel(q.e.stream, m, n, form)
+	}
+	return q.e.launch.Tile(q.e.stream, m, n, form)
 }
 
 // library multiplies with cuBLASLt. Rows beyond n are computed from whatever lies there, and not used.

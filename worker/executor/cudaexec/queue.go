@@ -90,7 +90,8 @@ func (q *queue) operands(out, x, w tensor.View, count driver.Ptr) kernels.Matmul
 	e, claims := q.e, driver.Ptr(4*q.claims)
 	q.claims = (q.claims + 1) % claimCounters
 	return kernels.MatmulParams{
-		Count: e.head() + count, W: ptr(w), X: ptr(x), Y: ptr(out), Claims: ptr(e.b.claims) + claims, N: int32(w.Shape.Dim(0)), K: int32(w.Shape.Dim(1)),
+		Count: e.head() + count, W: ptr(w), X: ptr(x), Y: ptr(out), Claims: ptr(e.b.claims) + claims,
+		Partial: ptr(e.b.workspace), Arrived: ptr(e.b.parted), N: int32(w.Shape.Dim(0)), K: int32(w.Shape.Dim(1)),
 		LdY: int32(out.Shape.Dim(1)),
 	}
 }

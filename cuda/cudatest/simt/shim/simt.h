@@ -33,11 +33,11 @@ struct Warp {
 	unsigned meetings;      // that have been
 };
 
-// A Copy is of 16 bytes, from null for zeros.
+// A Copy is of some bytes, from null for zeros.
 struct Copy {
 	void *to;
 	const void *from;
-	unsigned group;
+	unsigned bytes, group;
 };
 
 // Copies are a thread's asynchronous ones: those from made to asked are yet to be made. groups is how many groups of them are closed.
@@ -45,6 +45,23 @@ struct Copies {
 	static const unsigned most = 128; // that may be open
 	unsigned asked, made, groups;
 	Copy list[most];
+};
+
+// A Product is one of a warpgroup, as far as it is a thread's.
+struct Product {
+	float (*d)[4];
+	const unsigned char *a, *b;
+	int tiles, step;
+	bool add;
+	unsigned group;
+	unsigned own[16]; // where a is null: the words of rows g and g + 8 by lane, four each
+};
+
+// Products are a thread's, as Copies are.
+struct Products {
+	static const unsigned most = 32;
+	unsigned asked, made, groups;
+	Product list[most];
 };
 
 // A fiber can go on when *event is no longer what it saw there.
@@ -56,6 +73,7 @@ struct Fiber {
 	Warp *warp;
 	Dim tid;
 	Copies copies;
+	Products products;
 };
 
 static const unsigned never = 0, always = 1; // events for seen = 0
@@ -266,6 +284,7 @@ static int run(void (*kernel)(const void *), const void *params, Dim grid, Dim b
 			f.tid = {i % block.x, i / block.x % block.y, i / block.x / block.y};
 			f.lane = i % 32, f.warp = &w, f.event = &always, f.seen = 0;
 			f.copies.asked = f.copies.made = f.copies.groups = 0;
+			f.products.asked = f.products.made = f.products.groups = 0;
 			if (f.lane == 0) w.live = w.missing = n - i < 32 ? n - i : 32, w.meetings = 0;
 			w.present[f.lane] = true;
 			void **sp = (void **)(stacks + (i + 1) * stack - 64);
