@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
+	"github.com/tokenrouter/tokenrouter/control"
 	"github.com/tokenrouter/tokenrouter/control/client"
 	"github.com/tokenrouter/tokenrouter/control/controltest"
 	"github.com/tokenrouter/tokenrouter/control/state"
@@ -379,7 +380,10 @@ func TestPlainHTTPIsRefused(t *testing.T) {
 // Gateways get slices of the rates of keys that there are, from any control node.
 func TestSlices(t *testing.T) {
 	t.Parallel()
-	c := controltest.New(t, 3, nil)
+	c := controltest.New(t, 3, func(cfg *control.Config) {
+		// Long enough that a busy machine does not look like a leader that is gone: each new one gives a twentieth.
+		cfg.Heartbeat, cfg.Election, cfg.Lease = 2*time.Second, 2*time.Second, 1800*time.Millisecond
+	})
 	c.Propose(c.Leader(), cluster.KindPutKey, cluster.Key{ID: "k", MAC: make([]byte, 32), RequestsPerMinute: 1000})
 	c.Propose(c.Leader(), cluster.KindPutKey, cluster.Key{ID: "revoked", MAC: make([]byte, 32), RequestsPerMinute: 1000})
 	c.Propose(c.Leader(), cluster.KindRevokeKey, cluster.Name{Name: "revoked"})
