@@ -17,10 +17,10 @@
 // With Config.Depth of 2, descriptor and results are rings of two entries, and a row may feed the token that the step
 // before it samples.
 //
-// Matrix products: gemv up to 2 tokens, slim up to 16 in small matrices, cuBLASLt above, our own panel (on Hopper) or tile where the
-// library is absent or refuses; gate and up end in the gate where the kernel is ours. With Config.Reproducible all of them are band, slim, and panel or tile,
-// which give the same bits, and a token's bits then depend on its own sequence alone: not on the batch, the chunking, or
-// what else runs on the GPU.
+// Matrix products: gemv up to 2 tokens, slim up to 16 in small matrices, cuBLASLt above; our own panel (on Hopper) or tile
+// where the library is absent or refuses; gate and up end in the gate where the kernel is ours. With Config.Reproducible
+// all of them are band, slim, and panel or tile, which give the same bits, and a token's bits then depend on its own
+// sequence alone: not on the batch, the chunking, or what else runs on the GPU.
 //
 // The scheduler owns page numbers, the executor the bytes of the pages, [L][N, 2, Hk, P, D] bfloat16. Page quarantine is
 // the scheduler's (executor.Executor.Close). Two executors may share a Device: one context, a stream each.
