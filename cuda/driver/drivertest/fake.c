@@ -306,7 +306,7 @@ static int waiting(stream *s) {
 	return CAPTURE_UNSUPPORTED;
 }
 
-static int fake_cuStreamSynchronize(void *s) { BEGIN(cuStreamSynchronize, 1) code = waiting(s); F.busy = 0; END }
+static int fake_cuStreamSynchronize(void *s) { BEGIN(cuStreamSynchronize, 1) code = waiting(s); if (s != NULL) F.busy = 0; END }
 static int fake_cuStreamQuery(void *s) { BEGIN(cuStreamQuery, 1) code = waiting(s); if (code == 0 && F.busy > 0) { F.busy--; code = NOT_READY; } END }
 static int fake_cuStreamWaitEvent(void *s, void *e, unsigned flags) { (void)s, (void)flags; BEGIN(cuStreamWaitEvent, 1) if (e == NULL) code = INVALID_VALUE; END }
 
