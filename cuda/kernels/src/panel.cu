@@ -70,11 +70,11 @@ __device__ __forceinline__ Unit unit_of(const MatmulParams &p) {
 
 // Source is what a thread copies of each run: a piece of every FROM-th row of the tile, and of every LINES-th token.
 struct Source {
-	const bf16 *w, *x;      // its first
-	size_t step;            // elements from a row to the next
-	int rows, tokens;       // that there are
-	int k_of_w, k_of_x;     // the first element in a run
-	u32 to_of_w, to_of_x;   // the first place in a stage
+	const bf16 *w, *x;    // its first
+	size_t step;          // elements from a row to the next
+	int rows, tokens;     // that there are
+	int k_of_w, k_of_x;   // the first element in a run
+	u32 to_of_w, to_of_x; // the first place in a stage
 };
 
 __device__ __forceinline__ int lines(int have, int first, int step) { return have > first ? (have - first + step - 1) / step : 0; }
