@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/tokenrouter/tokenrouter/api/cluster"
-	"github.com/tokenrouter/tokenrouter/control"
 	"github.com/tokenrouter/tokenrouter/control/client"
 	"github.com/tokenrouter/tokenrouter/control/controltest"
 	"github.com/tokenrouter/tokenrouter/control/state"
@@ -380,10 +379,7 @@ func TestPlainHTTPIsRefused(t *testing.T) {
 // Gateways get slices of the rates of keys that there are, from any control node.
 func TestSlices(t *testing.T) {
 	t.Parallel()
-	c := controltest.New(t, 3, func(cfg *control.Config) {
-		// Long enough that a busy machine does not look like a leader that is gone: each new one gives a twentieth.
-		cfg.Heartbeat, cfg.Election, cfg.Lease = 2*time.Second, 2*time.Second, 1800*time.Millisecond
-	})
+	c := controltest.New(t, 3, nil)
 	c.Propose(c.Leader(), cluster.KindPutKey, cluster.Key{ID: "k", MAC: make([]byte, 32), RequestsPerMinute: 1000})
 	c.Propose(c.Leader(), cluster.KindPutKey, cluster.Key{ID: "revoked", MAC: make([]byte, 32), RequestsPerMinute: 1000})
 	c.Propose(c.Leader(), cluster.KindRevokeKey, cluster.Name{Name: "revoked"})
@@ -399,7 +395,7 @@ func TestSlices(t *testing.T) {
 		leader, _ := old.Leader()
 		return leader != "" && leader != old.ID
 	})
-	var given int64
+	given := map[uint64]int64{} // by reign: on a busy machine there may be another one meanwhile
 	for i, n := range c.Nodes() {
 		id := string(rune('a' + i))
 		g, err := client.New(client.Config{Credentials: c.Credentials(cluster.Gateway, id, nil), Control: []string{n.Addr}})
@@ -411,7 +407,7 @@ func TestSlices(t *testing.T) {
 		if err != nil || s.Leader != c.Leader().ID || s.Term == 0 {
 			t.Errorf("slice %+v, %v", s, err)
 		}
-		given += s.Given.Requests
+		given[s.Term] += s.Given.Requests
 		for _, bad := range []struct {
 			ask  cluster.SliceAsk
 			want error
@@ -427,7 +423,9 @@ func TestSlices(t *testing.T) {
 		}
 	}
 	const fresh = 3 * time.Second // of a leader; on a busy machine it may have passed
-	if given != 50 && time.Since(began) < fresh {
-		t.Errorf("%d were given, want a twentieth of the rate", given)
+	for term, all := range given {
+		if (all > 50 || all < 50 && len(given) == 1) && time.Since(began) < fresh {
+			t.Errorf("%d were given in term %d, want a twentieth of the rate", all, term)
+		}
 	}
 }
