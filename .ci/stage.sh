@@ -21,6 +21,8 @@ ended() {
   [ $code = 0 ] && echo "total: ok in ${SECONDS} s" || echo "total: FAILED after ${SECONDS} s"
 }
 trap ended EXIT
+trap 'exit 130' INT # not the code of the command before, which may be 0
+trap 'exit 143' TERM
 
 # cpu sets cpu_s to the CPU seconds that all ended children have used.
 cpu() {
