@@ -45,9 +45,9 @@ func (s *Set) broad(st *driver.Stream, p *MatmulParams, tokens int, form SlimFor
 	return runShared(s, st, s.panel[gate][i], rows*ceilDiv(tokens, shape.tokens)*parts, 1, 256, shape.shared(), &m)
 }
 
-// panelShape chooses parts where all of them fit the device at once: they end together then, and none begins when most have ended;
-// or where whole tiles would leave most of the device idle; and where a part is long enough for what its sums cost. Short matrices have too few rows for that; more blocks of fewer tokens
-// read their weights again, from the cache.
+// panelShape chooses parts where each is long enough for what its sums cost, and where all of them fit the device at once: they end
+// together then, and none begins when most have ended; or where whole tiles would leave most of the device idle. Short matrices have
+// too few rows to fill it: more blocks of fewer tokens read their weights again, from the cache.
 func (s *Set) panelShape(p *MatmulParams, rows, parts, tokens int) int {
 	short, idle := int(p.N)*int(p.K) <= panelShort, -1
 	for i, shape := range panelShapes {

@@ -12,7 +12,8 @@
 // Else a block has all passes, one after another.
 //
 // Blocks of 256 threads, one for each part of a tile, parts first; tiles go in groups of GROUP along the tokens, so that blocks that
-// run together share rows and tokens in the L2. Precondition: K % 8 == 0, rows 16-byte aligned. Bytes: 2 N K for each GROUP PANEL_T tokens.
+// run together share rows and tokens in the L2. Precondition: K % 8 == 0, rows 16-byte aligned. Bytes: 2 N K
+// for every GROUP * PANEL_T tokens.
 #include "bf16.cuh"
 #include "params.cuh"
 #include "silu.cuh"

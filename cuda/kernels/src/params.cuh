@@ -196,7 +196,7 @@ struct MatmulParams {
 	int n, k, ldy;
 	int late; // 1: the next kernel begins after the kernels before this one have ended, so that it may use their results at once
 	int passes;       // of panel, over K
-	int unused;
+	int unused;       // for the size, a multiple of 8
 };
 static_assert(sizeof(MatmulParams) == 80, "MatmulParams");
 

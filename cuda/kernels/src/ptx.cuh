@@ -112,9 +112,9 @@ template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.
 // MatrixRef names rows whose first lies at a multiple of 1024 bytes. Piece i of a row, 16 bytes, is in the place i ^ row % 8.
 //
 // group_mma adds A * B^T to d, or sets d to that: A is 64 rows, B is 8 NT rows, of both the 16 elements of a step of four. Warp w of the
-// group has rows 16 w to 16 w + 15 of d, laid out as mma_bf16 has them. Order: group_begin, products,
-// then group_commit. group_wait<N> waits until at most the N newest groups are open, and their operands may be overwritten. group_end waits
-// for all; d may be read afterwards.
+// group has rows 16 w to 16 w + 15 of d, laid out as mma_bf16 has them. Order: group_begin, products, then group_commit.
+// group_wait<N> waits until at most the N newest groups are open; operands of the others may be overwritten then. group_end waits for
+// all; d may be read afterwards.
 // copies_for_group comes between a thread's copy_wait and the barrier after which products read its copies.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 typedef unsigned long long MatrixRef;
